@@ -5,9 +5,9 @@
 -- its columns and indexes are created.
 -- Written from supabase/schemas/modules/adoption/44_in_place.sql by `make baseline`: edit that file.
 
--- A place is an adopted table whose text and embeddings stay where they are. A chunk of it has
--- place_id and the key of its row, in the type of the key; its content is null, and so is its
--- embedding where the table has one. What is derived from both is stored as for other chunks.
+-- A place is an adopted table: text and embeddings stay there. A chunk of it has place_id and, as
+-- text, the key of its row; its content is null, and so is its embedding where the table has one.
+-- What is derived from both is stored as for other chunks.
 -- The functions place_content and place_embedding read the row. They are written again for each
 -- place, and are functions, not joins of a view, because nothing then depends on the table:
 -- `drop table ... cascade` ends one place and no search.
@@ -15,136 +15,23 @@
 alter table public.knowledge_chunks
   alter column content drop not null,
   add column place_id integer,
-  add column place_bigint bigint,
-  add column place_uuid uuid,
-  add column place_text text,
+  add column place_key text,
   add column place_embedded boolean,
   add constraint knowledge_chunks_has_content
     check (content is not null or place_id is not null) not valid;
 alter table public.knowledge_chunks validate constraint knowledge_chunks_has_content;
 
 comment on column public.knowledge_chunks.place_id is
-  'The adopted table that keeps the content, and the row by place_bigint, place_uuid or '
-  'place_text; null: the content is here. Written by the module adoption.';
+  'The adopted table that keeps the content, in the row with the key place_key; null: the content '
+  'is here. Written by the module adoption.';
 
 comment on column public.knowledge_chunks.place_embedded is
   'True: a worker has written the embedding into the row. It goes when the text changes.';
 
-create unique index knowledge_chunks_place_bigint on public.knowledge_chunks
-  (place_id, place_bigint) where place_bigint is not null;
-create unique index knowledge_chunks_place_uuid on public.knowledge_chunks
-  (place_id, place_uuid) where place_uuid is not null;
-create unique index knowledge_chunks_place_text on public.knowledge_chunks
-  (place_id, place_text) where place_text is not null;
+create unique index knowledge_chunks_place_key on public.knowledge_chunks (place_id, place_key)
+  where place_id is not null;
 create index knowledge_chunks_place on public.knowledge_chunks (place_id, collection)
   where place_id is not null;
-
--- bigint, uuid or text: which column of a chunk has the key of a row.
-create function knowledge_internal.key_kind(key_types text[]) returns text
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return case
-    when key_types[1] in ('smallint', 'integer', 'bigint') then 'bigint'
-    when key_types[1] = 'uuid' then 'uuid'
-    else 'text'
-  end;
-end
-$$;
-
--- Whether the owner of a table may do all that the owner of the corpus may. Only then may the
--- module read and write the table: its triggers and policies run with the rights of the latter.
-create function knowledge_internal.is_trusted(source regclass) returns boolean
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return (
-    select pg_has_role(class.relowner, corpus.relowner, 'usage')
-      from pg_catalog.pg_class as class
-     cross join pg_catalog.pg_class as corpus
-     where class.oid = source and corpus.oid = 'public.knowledge_adoptions'::regclass
-  );
-end
-$$;
-
--- Whether a table has child tables that are no partitions: a key can be there twice.
-create function knowledge_internal.has_children(source regclass) returns boolean
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return exists (
-    select
-      from pg_catalog.pg_class as class
-      join pg_catalog.pg_inherits as child on child.inhparent = class.oid
-     where class.oid = source and class.relkind = 'r' and class.relhassubclass
-  );
-end
-$$;
-
--- The number of a table that is adopted in place. Raises 22023 for one that cannot be.
-create function knowledge_internal.checked_place(
-  adoption_name text, source regclass, key_columns text[]
-) returns integer
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  if exists (
-    select
-      from pg_catalog.pg_attribute as attribute
-      join pg_catalog.pg_type as type on type.oid = attribute.atttypid
-     where attribute.attrelid = source
-       and attribute.attname = key_columns[1]
-       and attribute.attcollation <> type.typcollation
-  ) then
-    raise exception 'key_columns: % has a collation of its own', key_columns[1]
-      using errcode = '22023', hint = 'Name another key column (--key).';
-  end if;
-  if knowledge_internal.has_children(source) then
-    raise exception 'source: % has child tables, so a key can be there twice', source
-      using errcode = '22023',
-            hint = 'Make the children partitions of it, or adopt each child.';
-  end if;
-  -- Chunks of a place that is gone must not become those of a new one.
-  perform pg_advisory_xact_lock(hashtext('knowledge_internal.checked_place'));
-  return (
-    select coalesce(
-             (select stored.place_id from public.knowledge_adoptions as stored
-               where stored.name = adoption_name),
-             1 + greatest(
-               0,
-               (select max(stored.place_id) from public.knowledge_adoptions as stored),
-               (select max(chunk.place_id) from public.knowledge_chunks as chunk)
-             )
-           )
-  );
-end
-$$;
-
--- The source_row of a row of a place, where several rows are chunks of one document.
-create function knowledge_internal.place_row(
-  place integer, of_bigint bigint, of_uuid uuid, of_text text
-) returns jsonb
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- Names are those that the catalogue has.
-set quote_all_identifiers = off as $$
-begin
-  return (
-    select jsonb_build_object(
-             'adoption', stored.name, 'table', stored.source::text,
-             'key', jsonb_build_object(
-               stored.key_columns[1],
-               coalesce(to_jsonb(of_bigint), to_jsonb(of_uuid), to_jsonb(of_text))
-             ),
-             'types', jsonb_build_object(stored.key_columns[1], stored.key_types[1])
-           )
-      from public.knowledge_adoptions as stored
-     where stored.place_id = place_row.place
-       and exists (
-             select
-               from pg_catalog.pg_attribute as attribute
-              where attribute.attrelid
-                      = to_regclass(format('knowledge_internal.%I', 'adopted_' || stored.name))
-                and attribute.attname = 'document_key'
-           )
-  );
-end
-$$;
 
 -- Writes the functions that read a row of a place: its text and its embedding. No name of the table
 -- is in them: the view of the adoption has it.
@@ -162,9 +49,7 @@ begin
   loop
     execute format(
       $function$
-        create or replace function knowledge_internal.%1$I(
-          place integer, of_bigint bigint, of_uuid uuid, of_text text
-        ) returns %2$s
+        create or replace function knowledge_internal.%1$I(place integer, key text) returns %2$s
         language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $body$
         begin
           case place
@@ -185,9 +70,8 @@ begin
         select string_agg(
                  format(
                    E'\n            when %s then return (select adopted.%s::%s'
-                   ' from knowledge_internal.%I as adopted where adopted.key_1 = of_%s);',
-                   place.place_id, read.needs, read.type, 'adopted_' || place.name,
-                   knowledge_internal.key_kind(place.key_types)
+                   ' from knowledge_internal.%I as adopted where adopted.key_1 = $2::%s);',
+                   place.place_id, read.needs, read.type, 'adopted_' || place.name, place.key_type
                  ),
                  '' order by place.place_id
                )
@@ -242,7 +126,7 @@ end
 $$;
 
 -- Writes, for each place and each role that searches, the functions that say whether the role sees
--- the row with a key, and drops those of other places and roles.
+-- the row with a key.
 -- A function cannot change its role, but it can be owned by the role: then the policies and grants
 -- of the role hold, current_user is the role, and what the policies call has the rights of the role
 -- and no others. The search runs as the owner of the corpus and asks the function for each row. The
@@ -263,51 +147,38 @@ begin
       from pg_catalog.pg_proc as function
      where function.pronamespace = 'knowledge_internal'::regnamespace
        and function.proname ~ '^seen_[0-9]+_(as|by)_'
-       and not exists (
-             select
-               from public.knowledge_adoptions as place
-              cross join unnest(knowledge_internal.searching_roles()) as role (name)
-              cross join unnest('{as,by}'::text[]) as word
-              where function.proname
-                      = knowledge_internal.reader_function(place.place_id, word, role.name)
-                and function.proargtypes[0]
-                      = knowledge_internal.key_kind(place.key_types)::regtype
-           )
   loop
     execute format('drop function %s', old);
   end loop;
   for wanted in
-    select role.name as role, place.source, place.key_columns[1] as key,
-           knowledge_internal.key_kind(place.key_types) as key_type,
+    select role.name as role, place.source, place.key_column, place.key_type,
            knowledge_internal.reader_function(place.place_id, 'as', role.name) as runs_as,
            knowledge_internal.reader_function(place.place_id, 'by', role.name) as called_by
       from public.knowledge_adoptions as place
       -- The table, or its key, can be gone.
       join pg_catalog.pg_attribute as attribute
-        on attribute.attrelid = place.source and attribute.attname = place.key_columns[1]
+        on attribute.attrelid = place.source and attribute.attname = place.key_column
      cross join unnest(knowledge_internal.searching_roles()) as role (name)
-     where place.place_id is not null
-       and pg_has_role(current_user, role.name, 'usage')
+     where pg_has_role(current_user, role.name, 'usage')
   loop
     execute format(
-      'create or replace function knowledge_internal.%I(key %s) returns boolean'
+      'create function knowledge_internal.%I(key text) returns boolean'
       ' language sql stable security definer set search_path to %s'
-      ' return current_user = %L and exists (select from %s as source where source.%I = $1)',
-      wanted.runs_as, wanted.key_type, session_path, wanted.role, wanted.source, wanted.key
+      ' return current_user = %L and exists (select from %s as source where source.%I = $1::%s)',
+      wanted.runs_as, session_path, wanted.role, wanted.source, wanted.key_column, wanted.key_type
     );
-    execute format('revoke all on function knowledge_internal.%I from public', wanted.runs_as);
     execute format(
-      'grant execute on function knowledge_internal.%I to current_user', wanted.runs_as
+      'revoke all on function knowledge_internal.%1$I from public;'
+      'grant execute on function knowledge_internal.%1$I to current_user;'
+      'grant create on schema knowledge_internal to %2$I;'
+      'alter function knowledge_internal.%1$I owner to %2$I;'
+      'revoke create on schema knowledge_internal from %2$I',
+      wanted.runs_as, wanted.role
     );
-    execute format('grant create on schema knowledge_internal to %I', wanted.role);
-    execute format(
-      'alter function knowledge_internal.%I owner to %I', wanted.runs_as, wanted.role
-    );
-    execute format('revoke create on schema knowledge_internal from %I', wanted.role);
     -- An error of a policy hides the row, and ends no search of other tables.
     execute format(
       $function$
-        create or replace function knowledge_internal.%I(key %s) returns boolean
+        create function knowledge_internal.%I(key text) returns boolean
         language plpgsql stable security invoker cost 1000
         set search_path = pg_catalog, pg_temp as $body$
         begin
@@ -320,7 +191,7 @@ begin
         end
         $body$
       $function$,
-      wanted.called_by, wanted.key_type, wanted.runs_as
+      wanted.called_by, wanted.runs_as
     );
     execute format('revoke all on function knowledge_internal.%I from public', wanted.called_by);
   end loop;
@@ -377,8 +248,7 @@ begin
            )
          end
     from public.knowledge_adoptions as adoption
-    join pg_catalog.pg_class as class on class.oid = adoption.source
-   where adoption.place_id is not null;
+    join pg_catalog.pg_class as class on class.oid = adoption.source;
 end
 $$;
 
@@ -394,86 +264,17 @@ begin
          chunk.text_length, chunk.content_tsv, chunk.bm25, chunk.embedding_bits,
          chunk.embedding_model, chunk.created_at, chunk.updated_at,
          coalesce(
-           chunk.content,
-           knowledge_internal.place_content(
-             chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
-           )
+           chunk.content, knowledge_internal.place_content(chunk.place_id, chunk.place_key)
          ) as content,
          case
            when chunk.embedding is not null or chunk.place_id is null then chunk.embedding
-           when chunk.embedding_bits is not null then knowledge_internal.place_embedding(
-             chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
-           )
+           when chunk.embedding_bits is not null
+             then knowledge_internal.place_embedding(chunk.place_id, chunk.place_key)
          end as embedding,
-         case when chunk.place_id is not null then knowledge_internal.place_row(
-           chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
-         ) end as source_row,
-         chunk.place_id, chunk.place_bigint, chunk.place_uuid, chunk.place_text
+         case when chunk.place_id is not null
+           then knowledge_internal.place_row(chunk.place_id, chunk.place_key) end as source_row,
+         chunk.place_id, chunk.place_key
     from public.knowledge_chunks as chunk;
-end
-$$;
-
--- Many embeddings of places are read in one statement, with a join for each place that has some.
-create or replace function knowledge_internal.rows_by_id(
-  ids uuid[], has_bm25 boolean default false, has_lexemes boolean default false,
-  has_embedding boolean default false, asked_embedding extensions.vector default null
-) returns table (
-  id uuid, document_id uuid, chunk_index integer, collection text, text_length integer,
-  content_hash text, bm25 extensions.sparsevec, content_tsv tsvector, embedding extensions.vector,
-  distance double precision
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  planned_from constant integer := 40; -- rows: the time to plan such a statement
-  embedding_sql text;
-  joins text;
-begin
-  if (has_embedding or asked_embedding is not null) and cardinality(ids) > planned_from then
-    select format(
-             'coalesce(chunk.embedding, case chunk.place_id %s end)',
-             string_agg(
-               format('when %1$s then place_%1$s.embedding::extensions.vector', place.place_id), ' '
-             )
-           ),
-           string_agg(
-             format(
-               ' left join knowledge_internal.%1$I as place_%2$s on place_%2$s.key_1 = case'
-               ' when chunk.place_id = %2$s and chunk.embedding is null'
-               ' and chunk.embedding_bits is not null then chunk.place_%3$s end',
-               mapping.relname, place.place_id, knowledge_internal.key_kind(place.key_types)
-             ),
-             ''
-           )
-      into embedding_sql, joins
-      from public.knowledge_adoptions as place
-      join pg_catalog.pg_class as mapping
-        on mapping.relname = 'adopted_' || place.name
-       and mapping.relnamespace = 'knowledge_internal'::regnamespace
-      join knowledge_internal.readable_places(current_user) as readable
-        on readable.place_id = place.place_id and readable.fault is null
-     where place.embedding_column is not null;
-  end if;
-  if joins is not null then
-    return query execute format(
-      'select chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, chunk.text_length,'
-      '       chunk.content_hash, case when $2 then chunk.bm25 end,'
-      '       case when $3 then chunk.content_tsv end, case when $4 then %1$s end,'
-      '       case when $5 is not null then %1$s operator(extensions.<=>) $5 end'
-      '  from public.knowledge_chunks as chunk%2$s where chunk.id = any ($1)',
-      embedding_sql, joins
-    )
-      using ids, has_bm25, has_lexemes, has_embedding, asked_embedding;
-    return;
-  end if;
-  return query
-  select chunk.id, chunk.document_id, chunk.chunk_index, chunk.collection, chunk.text_length,
-         chunk.content_hash, case when has_bm25 then chunk.bm25 end,
-         case when has_lexemes then chunk.content_tsv end,
-         case when has_embedding then chunk.embedding end,
-         case when asked_embedding is not null
-           then chunk.embedding operator(extensions.<=>) asked_embedding end
-    from knowledge_internal.chunk_rows as chunk
-   where chunk.id = any (ids);
 end
 $$;
 
@@ -502,10 +303,7 @@ begin
     if knowledge_internal.is_trusted(place.source) is not true then
       return new;
     end if;
-    if knowledge_internal.embed_place_rows(
-      place, array[coalesce(new.place_bigint::text, new.place_uuid::text, new.place_text)],
-      new.embedding, true
-    ) then
+    if knowledge_internal.embed_place_rows(place, array[new.place_key], new.embedding, true) then
       new.place_embedded := true;
     else
       -- The row is held by a writer, and waiting for it with the chunk locked could end in a
@@ -539,7 +337,7 @@ begin
     '         select held.%3$I from %1$s as held where held.%3$I = any ($2::%4$s[])'
     '            for update %5$s'
     '       ))',
-    place.source, place.embedding_column, place.key_columns[1], place.key_types[1],
+    place.source, place.embedding_column, place.key_column, place.key_type,
     case when skips_held then 'skip locked' else '' end
   )
   using embedding, keys;
@@ -554,73 +352,57 @@ create trigger complete_chunk_in_place
   for each row when (new.place_id is not null)
   execute function knowledge_internal.complete_chunk_in_place();
 
--- The chunks of a place with these keys (an array of arrays of texts). has_embedding: the chunk
--- keeps its embedding itself.
-create function knowledge_internal.placed_chunks(
-  adoption public.knowledge_adoptions, keys jsonb
-) returns table (
-  key text, id uuid, document_id uuid, chunk_index integer, collection text, heading text,
-  metadata jsonb, content_hash text, embedding_bits bit varying, embedding_model text,
-  place_embedded boolean, has_embedding boolean
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- As in store_placed_rows.
-set enable_seqscan = off as $$
-begin
-  return query execute format(
-    'select chunk.place_%1$s::text, chunk.id, chunk.document_id, chunk.chunk_index,'
-    '       chunk.collection, chunk.heading, chunk.metadata, chunk.content_hash,'
-    '       chunk.embedding_bits, chunk.embedding_model, chunk.place_embedded,'
-    '       chunk.embedding is not null'
-    '  from public.knowledge_chunks as chunk'
-    ' where chunk.place_id = $1 and chunk.place_%1$s = any (array('
-    '         select (given.key ->> 0)::%1$s from jsonb_array_elements($2) as given (key)))',
-    knowledge_internal.key_kind(adoption.key_types)
-  )
-  using adoption.place_id, keys;
-end
-$$;
-
--- Makes documents and chunks of a place equal to these rows. Raises 22023 for rows of one document
--- that are not visible to the same users.
+-- Makes documents and chunks of a place equal to these rows. A document of several rows has the
+-- title, address and date of the row that has made it, as long as that row is there: who may write
+-- another one decides nothing. Raises 22023 for a row without content, a key that the view has
+-- twice, one that another document has, and rows of one document that are not visible to the same
+-- users.
 create function knowledge_internal.store_placed_rows(
-  adoption public.knowledge_adoptions, keys jsonb, given knowledge_internal.adopted_row[]
+  adoption public.knowledge_adoptions, given knowledge_internal.adopted_row[]
 ) returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- The plans are made when the tables are small, and used when they are large.
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  kind constant text := knowledge_internal.key_kind(adoption.key_types);
   wrong text;
 begin
-  -- A row of a document decides who sees the others, so all must say the same.
-  select (row.document).external_key into wrong
-    from unnest(given) as row
-    join unnest(given) as first
-      on first.is_first and (first.document).external_key = (row.document).external_key
-   where not row.is_first
-     and ((row.document).visibility, (row.document).owner_id, (row.document).allowed_groups,
-          (row.document).sensitivity)
-           is distinct from
-         ((first.document).visibility, (first.document).owner_id, (first.document).allowed_groups,
-          (first.document).sensitivity)
-   union all
-  select stored.external_key
+  if exists (select from unnest(given) as row where row.content is null) then
+    raise exception 'content is null' using errcode = '22023';
+  end if;
+  select row.key into wrong from unnest(given) as row group by row.key having count(*) > 1 limit 1;
+  if found then
+    raise exception 'the view has several rows with the key %', left(wrong, 100)
+      using errcode = '22023', hint = 'Change the view, so that it has each key once.';
+  end if;
+  select stored.external_key into wrong
     from unnest(given) as row
     join public.knowledge_documents as stored on stored.external_key = (row.document).external_key
-   where row.is_first
-     and (stored.visibility, stored.owner_id, stored.allowed_groups, stored.sensitivity)
-           is distinct from
-         ((row.document).visibility, (row.document).owner_id, (row.document).allowed_groups,
-          (row.document).sensitivity)
-     and exists (
-           select from public.knowledge_chunks as chunk
-            where chunk.document_id = stored.id
-              and coalesce(chunk.place_bigint::text, chunk.place_uuid::text, chunk.place_text)
-                    <> all (array(select other.key from unnest(given) as other))
-         )
+   where stored.source_row ->> 'adoption' is distinct from adoption.name
+   limit 1;
+  if found then
+    raise exception 'another document has the external_key %', left(wrong, 100)
+      using errcode = '22023',
+            hint = 'Delete that document, or adopt the table under another name.';
+  end if;
+  select listed.external_key into wrong
+    from (
+      select row.document from unnest(given) as row
+      union all
+      select stored
+        from public.knowledge_documents as stored
+       where stored.external_key
+               = any (array(select (row.document).external_key from unnest(given) as row))
+         and exists (
+               select from public.knowledge_chunks as chunk
+                where chunk.document_id = stored.id
+                  and chunk.place_key <> all (array(select row.key from unnest(given) as row))
+             )
+    ) as row (document)
+   cross join lateral (select (row.document).*) as listed
+   group by listed.external_key
+  having count(
+           distinct (
+             listed.visibility, listed.owner_id, listed.allowed_groups, listed.sensitivity
+           )
+         ) > 1
    limit 1;
   if found then
     raise exception 'the rows of document % have different visibility, owner, groups or '
@@ -629,10 +411,15 @@ begin
   end if;
 
   insert into public.knowledge_documents as stored
-  select (row.document).*
-    from unnest(given) as row
-   where row.is_first
-   order by (row.document).external_key
+  select (first.document).*
+    from (
+      select distinct on ((row.document).external_key) row.document
+        from unnest(given) as row
+        left join public.knowledge_documents as made
+          on made.external_key = (row.document).external_key
+       order by (row.document).external_key, (made.source_row ->> 'row' = row.key) is not true,
+                row.chunk_index, row.key
+    ) as first
       on conflict (external_key) do update
      set (
            title, knowledge_type, source_id, source_url, source_origin, author, document_date,
@@ -645,20 +432,27 @@ begin
            excluded.collection, excluded.metadata, excluded.source_row, now()
          )
    where to_jsonb(stored) - '{id,content_hash,created_at,updated_at}'::text[]
-           <> to_jsonb(excluded) - '{id,content_hash,created_at,updated_at}'::text[];
+           <> to_jsonb(excluded) - '{id,content_hash,created_at,updated_at}'::text[]
+     and not exists (
+           select from public.knowledge_chunks as chunk
+            where chunk.place_id = adoption.place_id
+              and chunk.place_key = stored.source_row ->> 'row'
+              and chunk.place_key <> excluded.source_row ->> 'row'
+              and chunk.document_id = stored.id
+         );
   -- The trigger of the chunks writes nothing into the table.
   perform set_config('knowledge_internal.stores_place', adoption.write_token::text, true);
   -- A chunk that loses its embedding is made anew.
   delete from public.knowledge_chunks as chunk
-   where chunk.id in (
-           select stored.id
-             from knowledge_internal.placed_chunks(adoption, keys) as stored
-             join unnest(given) as row using (key)
-            where not row.has_text
-               or adoption.embedding_column is not null
-                  and stored.embedding_bits is not null and not stored.has_embedding
-                  and row.embedding is null
-         );
+   using unnest(given) as row
+   where chunk.place_id = adoption.place_id
+     and chunk.place_key = row.key
+     and (
+       not row.has_text
+       or adoption.embedding_column is not null
+          and chunk.embedding_bits is not null and chunk.embedding is null
+          and row.embedding is null
+     );
   update public.knowledge_chunks as chunk
      set document_id = document.id,
          chunk_index = row.chunk_index,
@@ -666,76 +460,73 @@ begin
          collection = (row.document).collection,
          metadata = row.metadata,
          -- The text is analysed again if it is given.
-         content = case when row.content_hash <> stored.content_hash then row.content end,
-         version = chunk.version + (row.content_hash <> stored.content_hash)::integer,
+         content = case when row.content_hash <> chunk.content_hash then row.content end,
+         version = chunk.version + (row.content_hash <> chunk.content_hash)::integer,
          embedding = case
            when row.embedding is null then chunk.embedding
-           when row.embedding_bits is distinct from stored.embedding_bits then row.embedding
+           when row.embedding_bits is distinct from chunk.embedding_bits then row.embedding
          end,
          embedding_model = case when row.embedding is null then chunk.embedding_model
            else row.embedding_model end,
          place_embedded = case
-           when row.embedding_bits is not distinct from stored.embedding_bits
+           when row.embedding_bits is not distinct from chunk.embedding_bits
              then chunk.place_embedded end
     from unnest(given) as row
-    join knowledge_internal.placed_chunks(adoption, keys) as stored using (key)
     join public.knowledge_documents as document
       on document.external_key = (row.document).external_key
-   where chunk.id = stored.id
+   where chunk.place_id = adoption.place_id
+     and chunk.place_key = row.key
      and (
        (
-         stored.document_id, stored.chunk_index, stored.heading, stored.collection,
-         stored.metadata, stored.content_hash
+         chunk.document_id, chunk.chunk_index, chunk.heading, chunk.collection, chunk.metadata,
+         chunk.content_hash
        ) is distinct from (
          document.id, row.chunk_index, (row.document).title, (row.document).collection,
          row.metadata, row.content_hash
        )
        or row.embedding is not null
-          and (stored.embedding_bits, stored.embedding_model)
+          and (chunk.embedding_bits, chunk.embedding_model)
                 is distinct from (row.embedding_bits, row.embedding_model)
      );
   insert into public.knowledge_chunks (
-    place_id, place_bigint, place_uuid, place_text, document_id, chunk_index, heading, content,
-    collection, metadata, embedding, embedding_model
+    place_id, place_key, document_id, chunk_index, heading, content, collection, metadata,
+    embedding, embedding_model
   )
-  select adoption.place_id, case kind when 'bigint' then row.key::bigint end,
-         case kind when 'uuid' then row.key::uuid end, case kind when 'text' then row.key end,
-         document.id, row.chunk_index, (row.document).title, row.content,
-         (row.document).collection, row.metadata, row.embedding,
+  select adoption.place_id, row.key, document.id, row.chunk_index, (row.document).title,
+         row.content, (row.document).collection, row.metadata, row.embedding,
          case when row.embedding is not null then row.embedding_model end
     from unnest(given) as row
     join public.knowledge_documents as document
       on document.external_key = (row.document).external_key
    where row.has_text
-     and row.key <> all (array(
-           select stored.key from knowledge_internal.placed_chunks(adoption, keys) as stored
-         ));
+     and not exists (
+           select from public.knowledge_chunks as chunk
+            where chunk.place_id = adoption.place_id and chunk.place_key = row.key
+         );
   perform set_config('knowledge_internal.stores_place', '', true);
 end
 $$;
 
--- Locks the documents of these keys (an array of arrays of texts) until the transaction ends: those
--- of their chunks in place, and those that they name. In the order in which other functions lock
--- documents; returns their ids.
-create function knowledge_internal.lock_adopted(adoption public.knowledge_adoptions, keys jsonb)
-returns uuid[]
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_placed_rows.
-set enable_seqscan = off as $$
+-- Locks the documents of these keys until the transaction ends: those of their chunks, and those
+-- that they name. In the order in which other functions lock documents; returns their ids.
+create function knowledge_internal.lock_adopted(
+  adoption public.knowledge_adoptions, keys text[]
+) returns uuid[]
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return array(
     select document.id
       from public.knowledge_documents as document
      where document.id = any (array(
              select chunk.document_id
-               from knowledge_internal.placed_chunks(adoption, keys) as chunk
+               from public.knowledge_chunks as chunk
+              where chunk.place_id = adoption.place_id and chunk.place_key = any (keys)
              union
              select named.id
                from public.knowledge_documents as named
-              where named.external_key = any (array(
-                      select knowledge_internal.adopted_key(adoption, given.key)
-                        from jsonb_array_elements(keys) as given (key)
-                    ))
+              where named.external_key
+                      = any (array(select adoption.name || '/' || key from unnest(keys) as key))
+                -- Not by the index of adoptions.
                 and named.source_row @> jsonb_build_object('adoption', adoption.name)
            ))
      order by document.id
@@ -747,19 +538,15 @@ $$;
 -- Deletes the chunks of these keys but those that are kept, and of the documents those without a
 -- row: those of rows that are gone, and those of several rows without a chunk.
 create function knowledge_internal.delete_adopted(
-  adoption public.knowledge_adoptions, keys jsonb, locked_documents uuid[],
+  adoption public.knowledge_adoptions, keys text[], locked_documents uuid[],
   kept knowledge_internal.adopted_row[]
 ) returns void
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
--- As in store_placed_rows.
-set enable_seqscan = off as $$
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   delete from public.knowledge_chunks as chunk
-   where chunk.id = any (array(
-           select stored.id
-             from knowledge_internal.placed_chunks(adoption, keys) as stored
-            where stored.key <> all (array(select row.key from unnest(kept) as row))
-         ));
+   where chunk.place_id = adoption.place_id
+     and chunk.place_key = any (keys)
+     and chunk.place_key <> all (array(select row.key from unnest(kept) as row));
   delete from public.knowledge_documents as document
    where document.id = any (locked_documents)
      and document.external_key <> all (
@@ -768,80 +555,6 @@ begin
      and not exists (
            select from public.knowledge_chunks as chunk where chunk.document_id = document.id
          );
-end
-$$;
-
--- Empties the embeddings that workers have written into the rows of texts that have changed since,
--- so that they wait for new ones; returns their keys.
-create function knowledge_internal.empty_old_embeddings(
-  adoption public.knowledge_adoptions, keys jsonb, given knowledge_internal.adopted_row[]
-) returns text[]
-language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  old_keys constant text[] := array(
-    select row.key
-      from unnest(given) as row
-      join knowledge_internal.placed_chunks(adoption, keys) as stored using (key)
-     where stored.place_embedded
-       and stored.content_hash <> row.content_hash
-       and stored.embedding_bits = row.embedding_bits
-  );
-begin
-  if old_keys <> '{}' then
-    perform knowledge_internal.embed_place_rows(adoption, old_keys, null, false);
-  end if;
-  return old_keys;
-end
-$$;
-
--- Runs after a statement that writes the parent of an adopted table: carries over the rows of the
--- documents that have changed, one document at a time. The transition tables are old_rows and
--- new_rows; its argument is the name of the adoption.
-create function knowledge_internal.carry_over_parents() returns trigger
--- definer: who writes the parent needs no rights on the corpus.
-language plpgsql security definer set search_path = pg_catalog, pg_temp
--- The texts of keys, as in adopted_rows.
-set datestyle = 'ISO, YMD'
-set timezone = 'UTC' as $$
-declare
-  adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(tg_argv[0]);
-  mapped constant text[] := knowledge_internal.mapped_columns(adoption, tg_relid);
-  changed constant text := case tg_op
-    when 'INSERT' then 'select written.%1$I from new_rows as written'
-    when 'DELETE' then 'select gone.%1$I from old_rows as gone'
-    when 'UPDATE' then
-      'select coalesce(written.%1$I, gone.%1$I)'
-      '  from new_rows as written full join old_rows as gone on written.%1$I = gone.%1$I'
-      ' where written.%1$I is null or gone.%1$I is null or record_image_ne(%2$s, %3$s)'
-  end;
-  children text := format(
-    'select jsonb_build_array(child.%I::text), child.%I from %s as child',
-    adoption.key_columns[1], adoption.parent_columns[1], adoption.source
-  );
-  keys jsonb;
-begin
-  -- Only the owner can create a trigger with this function.
-  if tg_relid is distinct from adoption.parent then
-    raise exception 'a trigger of adoption % is on %', adoption.name, tg_relid::regclass
-      using errcode = '55000', hint = 'Drop this trigger.';
-  end if;
-  if changed is not null then
-    children := children || format(
-      ' where child.%I in (%s)', adoption.parent_columns[1],
-      format(
-        changed, adoption.parent_columns[2], knowledge_internal.mapped_record(mapped, 'written'),
-        knowledge_internal.mapped_record(mapped, 'gone')
-      )
-    );
-  end if;
-  for keys in execute format(
-    'select jsonb_agg(listed.key) from (%s) as listed (key, document) group by listed.document',
-    children
-  )
-  loop
-    perform knowledge_internal.carry_over(adoption, keys);
-  end loop;
-  return null;
 end
 $$;
 
@@ -858,6 +571,9 @@ declare
   column_name constant text := quote_ident(embedding_column);
   are_units boolean;
 begin
+  if embedding_column is null then
+    return null;
+  end if;
   execute format(
     'select bool_and(abs(extensions.vector_norm(source.embedding) - 1) < 0.01)'
     '  from ('
@@ -928,7 +644,7 @@ declare
     '       array_agg(1 - near.distance order by near.distance, near.id)'
     '  from (%s) as near';
   place public.knowledge_adoptions;
-  source_sql text;
+  found_sql text;
   found_ids uuid[];
   found_similarities double precision[];
   has_found boolean := false;
@@ -964,14 +680,10 @@ begin
   end if;
   for place in
     select adoption.*
-      from public.knowledge_adoptions as adoption
-     where adoption.embedding_column is not null
-       and adoption.place_id in (
-             select readable.place_id
-               from knowledge_internal.readable_places(coalesce(scope.seen_by, current_user))
-                    as readable
-              where readable.fault is null
-           )
+      from knowledge_internal.readable_places(coalesce(scope.seen_by, current_user)) as readable
+      join public.knowledge_adoptions as adoption on adoption.place_id = readable.place_id
+     where readable.fault is null
+       and adoption.embedding_column is not null
        and (
          named is null
          or exists (
@@ -982,42 +694,36 @@ begin
      order by adoption.place_id
   loop
     found_ids := null;
-    source_sql := format(
-      '(source.%I)::extensions.vector operator(extensions.<=>) $2 as distance',
-      place.embedding_column
-    );
-    if place.order_sql is not null then
+    foreach found_sql in array array[
+      -- Null without an index.
+      'select chunk.id, %1$s from %2$s as source join public.knowledge_chunks as chunk'
+      ' on chunk.place_id = %3$s and chunk.place_key = source.%4$I::text where %6$s'
+      ' and source.%7$I is not null order by ' || replace(place.order_sql, '%', '%%')
+      || ' limit $4',
+      'select listed.id, %1$s from ('
+      '  select chunk.id, chunk.place_key::%5$s as key from public.knowledge_chunks as chunk'
+      '   where chunk.place_id = %3$s and %6$s'
+      '   order by chunk.embedding_bits operator(extensions.<~>) $6, chunk.id limit 5 * $4'
+      ') as listed join %2$s as source on source.%4$I = listed.key'
+      ' order by distance, listed.id limit $4'
+    ]
+    loop
+      continue when found_sql is null or cardinality(found_ids) >= most;
       execute format(
         near,
         format(
-          'select chunk.id, %s from %s as source join public.knowledge_chunks as chunk'
-          ' on chunk.place_id = %s and chunk.place_%s = source.%I where %s'
-          ' and source.%I is not null order by %s limit $4',
-          source_sql, place.source, place.place_id, knowledge_internal.key_kind(place.key_types),
-          place.key_columns[1], conditions, place.embedding_column, place.order_sql
-        )
-      )
-        into found_ids, found_similarities
-        using scope, asked_embedding, direction, most, collection;
-    end if;
-    if (cardinality(found_ids) >= most) is not true then
-      execute format(
-        near,
-        format(
-          'select listed.id, %s from ('
-          '  select chunk.id, chunk.place_%2$s as key from public.knowledge_chunks as chunk'
-          '   where chunk.place_id = %3$s and %4$s'
-          '   order by chunk.embedding_bits operator(extensions.<~>) $6, chunk.id limit 5 * $4'
-          ') as listed join %5$s as source on source.%6$I = listed.key'
-          ' order by distance, listed.id limit $4',
-          source_sql, knowledge_internal.key_kind(place.key_types),
-          place.place_id, conditions, place.source,
-          place.key_columns[1]
+          found_sql,
+          format(
+            '(source.%I)::extensions.vector operator(extensions.<=>) $2 as distance',
+            place.embedding_column
+          ),
+          place.source, place.place_id, place.key_column, place.key_type, conditions,
+          place.embedding_column
         )
       )
         into found_ids, found_similarities
         using scope, asked_embedding, direction, most, collection, bits;
-    end if;
+    end loop;
     has_found := has_found or found_ids is not null;
     ids := coalesce(ids, '{}') || coalesce(found_ids, '{}');
     similarities := coalesce(similarities, '{}') || coalesce(found_similarities, '{}');

@@ -45,10 +45,11 @@ def adopt(
     proposed = proposal.propose(
         database,
         table,
-        {"document": None} | (options or {}),
+        {"document": None if parent else "none", "position": None if parent else "none"}
+        | ({"position": None} if (options or {}).get("document") else {})
+        | (options or {}),
         uses_embeddings=uses_embeddings,
         leave_out=leave_out,
-        finds_documents=parent is not None or (options or {}).get("document") is not None,
         parent_name=parent,
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
@@ -68,7 +69,7 @@ def compare(connection: Connection, name: str = "documents", **options: Any) -> 
 
 def reasons(connection: Connection, name: str = "documents") -> dict[str, str]:
     found = carrying.problems(Database(connection), name)
-    return {",".join(map(str, one.key)): one.reason for one in found}
+    return {str(one.key): one.reason for one in found}
 
 
 def findings(connection: Connection) -> list[tuple[str, str]]:

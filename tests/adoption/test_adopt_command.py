@@ -120,11 +120,9 @@ def test_a_renamed_key_is_reported_until_adopted_again(adopt: Adopt, run: Run, s
     adopt(*APPLIED)
     adopt("--backfill")
     query(source, "alter table public.documents rename id to number")
-    assert "has no column id, which is in the key" in run("doctor", "--dsn", source).out
+    assert "has no column id, which is the key" in run("doctor", "--dsn", source).out
     adopt(*APPLIED)
-    found = adopt("--check", code=1).out
-    assert "  1: source_row\n" in found
-    assert "  null: left over\n" in found
+    assert "  1: source_row\n" in adopt("--check", code=1).out
     adopt("--check", "--repair")
     assert "2 rows compared, 0 differences" in adopt("--check").out
 

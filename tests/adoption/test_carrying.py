@@ -56,21 +56,70 @@ def test_a_zero_embedding_is_left_out_and_noted(source: Connection) -> None:
     assert reasons(source) == {}
 
 
-def test_a_row_without_text_has_a_document_and_no_chunk(source: Connection) -> None:
-    source.execute("update public.documents set content = E' \n', embedding = null where id < 3")
-    backfill(source)
+INSERT = "insert into public.documents (id, content) overriding system value "
+# Statements, and the texts of the rows that differ afterwards; none: no chunk, None: no document.
+WRITES: dict[str, tuple[str, dict[int, list[str] | None]]] = {
+    "insert": (f"{INSERT} values (4, 'Feed the cat.')", {4: ["Feed the cat."]}),
+    "update": ("update public.documents set content = 'Wet.' where id = 2", {2: ["Wet."]}),
+    "delete": ("delete from public.documents where id < 3", {1: None, 2: None}),
+    "truncate": ("truncate public.documents", {1: None, 2: None, 3: None}),
+    "upsert": (
+        f"{INSERT} values (1, 'Conflict.'), (10, 'Inserted.')"
+        " on conflict (id) do update set content = excluded.content",
+        {1: ["Conflict."], 10: ["Inserted."]},
+    ),
+    "merge": (
+        "merge into public.documents using (values (2, 'x'), (11, 'Merged.')) as given (id, text)"
+        " on documents.id = given.id when matched then delete"
+        " when not matched then insert (id, content) overriding system value"
+        " values (given.id, given.text)",
+        {2: None, 11: ["Merged."]},
+    ),
+    "delete and insert again": (
+        "with gone as (delete from public.documents where id = 1 returning content)"
+        f" {INSERT} select 9, content || '!' from gone",
+        {1: None, 9: ["Rotate the keys.!"]},
+    ),
     # The title of the first row can be searched.
-    assert contents(source) == {
-        "documents/1": [" \n"],
-        "documents/2": [],
-        "documents/3": ["Empty the bin."],
-    }
-    assert (compare(source).differences, list(reasons(source))) == (0, ["3"])
-    source.execute("update public.documents set content = 'Water.' where id = 2")
-    assert contents(source)["documents/2"] == ["Water."]
-    source.execute("update public.documents set content = '' where id = 2")
-    assert contents(source)["documents/2"] == []
+    "without text": (
+        "update public.documents set content = E' \n', embedding = null where id < 3",
+        {1: [" \n"], 2: []},
+    ),
+    "with text again": (
+        "update public.documents set content = '' where id = 2;"
+        "update public.documents set content = 'Water.' where id = 2",
+        {2: ["Water."]},
+    ),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("is_before", [False, True])
+def test_each_write_is_carried_over_and_each_row_backfilled(
+    source: Connection, write: str, is_before: bool
+) -> None:
+    statement, changed = WRITES[write]
+    if not is_before:
+        backfill(source)
+    source.execute(statement.encode())
+    if is_before:
+        backfill(source)
+    texts = {1: ["Rotate the keys."], 2: ["Water the plants."], 3: ["Empty the bin."]}
+    expected = {f"documents/{key}": text for key, text in {**texts, **changed}.items()}
+    assert contents(source) == {key: text for key, text in expected.items() if text is not None}
     assert compare(source).differences == 0
+
+
+def test_copied_rows_and_embeddings_are_carried_over(source: Connection) -> None:
+    backfill(source)
+    assert source.execute(
+        "select document_count from public.knowledge_corpus_statistics"
+    ).fetchall() == [(3,)]
+    with source.cursor().copy("copy public.documents (content) from stdin") as copy:
+        copy.write_row(("Copied.",))
+    assert contents(source)["documents/4"] == ["Copied."]
+    source.execute("update public.documents set embedding = '[0,1,1]' where id = 1")
+    assert documents(source)["documents/1"]["chunks"][0]["embedding"] == "[0,1,1]"
 
 
 def test_several_rows_of_the_view_with_one_key_are_listed(source: Connection) -> None:
@@ -84,54 +133,6 @@ def test_several_rows_of_the_view_with_one_key_are_listed(source: Connection) ->
     backfill(source)
     assert contents(source) == {"documents/1": ["Rotate the keys."]}
     assert set(reasons(source)) == {"2", "3"}
-
-
-def test_each_kind_of_write_is_carried_over(source: Connection) -> None:
-    backfill(source)
-    source.execute(
-        "insert into public.documents (content, embedding) values ('Feed the cat.', '[0,0,1]')"
-    )
-    assert contents(source)["documents/4"] == ["Feed the cat."]
-    source.execute("update public.documents set content = 'Water all plants.' where id = 2")
-    assert contents(source)["documents/2"] == ["Water all plants."]
-    source.execute("update public.documents set embedding = '[0,1,1]' where id = 1")
-    assert documents(source)["documents/1"]["chunks"][0]["embedding"] == "[0,1,1]"
-    source.execute("delete from public.documents where id in (1, 2)")
-    assert sorted(contents(source)) == ["documents/3", "documents/4"]
-    source.execute("truncate public.documents")
-    assert contents(source) == {}
-    assert compare(source).differences == 0
-
-
-def test_a_backfill_renews_the_statistics(source: Connection) -> None:
-    statement = "select document_count from public.knowledge_corpus_statistics"
-    backfill(source)
-    assert source.execute(statement).fetchall() == [(3,)]
-
-
-def test_statements_of_every_form_are_carried_over(source: Connection) -> None:
-    backfill(source)
-    source.execute(
-        "insert into public.documents (id, content) overriding system value"
-        " values (1, 'Conflict.'), (10, 'Inserted.')"
-        " on conflict (id) do update set content = excluded.content"
-    )
-    source.execute(
-        "merge into public.documents using (values (2, 'x'), (11, 'Merged.')) as given (id, text)"
-        " on documents.id = given.id when matched then delete"
-        " when not matched then insert (id, content) overriding system value"
-        " values (given.id, given.text)"
-    )
-    with source.cursor().copy("copy public.documents (content) from stdin") as copy:
-        copy.write_row(("Copied.",))
-    # A row that a statement writes twice: deleted, and inserted again by a function.
-    source.execute(
-        "with gone as (delete from public.documents where id = 10 returning content)"
-        " insert into public.documents (content) select content || '!' from gone"
-    )
-    found = sorted(text for (text,) in contents(source).values())
-    assert found == ["Conflict.", "Copied.", "Empty the bin.", "Inserted.!", "Merged."]
-    assert compare(source).differences == 0
 
 
 def test_a_cascade_and_a_partitioned_table_are_carried_over(database: Connection) -> None:

@@ -1,7 +1,7 @@
 """An update is carried over if it changes a column that the view of the adoption reads."""
 
 import pytest
-from adopted import GUIDE, adopt, backfill, compare, contents, documents, faults
+from adopted import GUIDE, adopt, compare, contents, documents, faults
 
 from conftest import Connection
 
@@ -28,48 +28,69 @@ def lose(connection: Connection) -> None:
     connection.execute("delete from public.knowledge_documents")
 
 
-def test_an_update_without_a_mapped_change_carries_nothing_over(source: Connection) -> None:
+SHOUT = """
+create function public.shout() returns trigger language plpgsql as
+$$begin new.content := upper(new.content); return new; end$$;
+create trigger shout before update on public.documents
+for each row execute function public.shout();
+"""
+# A trigger for each row updates other rows of the table before the statement has ended. Its name is
+# after that of the trigger of the adoption.
+NESTED = """
+create function public.copy_on() returns trigger language plpgsql as $$begin
+  update public.documents set content = 'after ' || new.content where id = new.id + 1;
+  return null; end$$;
+create trigger zz_copy after update on public.documents for each row
+when (new.id = 1) execute function public.copy_on();
+"""
+CHILD = """
+create table public.child () inherits (public.documents);
+insert into public.child (id, content) values (9, 'child');
+"""
+WHOLE_ROWS = """
+drop view knowledge_internal.adopted_documents;
+create view knowledge_internal.adopted_documents as
+select source.id as key_1, source.content, source.title,
+       to_jsonb(source) - 'embedding' as metadata, 'knowledge' as collection,
+       'private' as visibility, 'other' as source_origin from public.documents as source;
+alter table public.documents add added text;
+"""
+RENAMED = "alter table public.documents rename content to words"
+SET = "update public.documents set "
+# What was done before, a statement, and the texts of the rows that it carries over.
+CHANGES = {
+    "no mapped column": ("", f"{SET} views = views + 1", {}),
+    "the same values": ("", f"{SET} content = content, raw = raw, title = null", {}),
+    "some rows": (
+        "",
+        f"{SET} views = 5, content = case id when 2 then 'TWO' else content end,"
+        " raw = case id when 1 then '{\"a\": 2}' else raw end",
+        {1: "one", 2: "TWO"},
+    ),
+    "a trigger of the table": (SHOUT, f"{SET} views = 1 where id = 1", {1: "ONE"}),
+    "a write inside": (
+        NESTED, f"{SET} content = content || '!' where id = 1", {1: "one!", 2: "after one!"},
+    ),
+    "a row of a child table": (CHILD, f"{SET} content = 'CHILD' where id = 9", {9: "CHILD"}),
+    "a view of whole rows": (WHOLE_ROWS, f"{SET} added = 'new' where id = 1", {1: "one"}),
+    "a renamed column": (RENAMED, f"{SET} words = 'new' where id = 1", {1: "new"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_rows_that_a_statement_changes_are_carried_over(
+    source: Connection, change: str
+) -> None:
+    setup, statement, expected = CHANGES[change]
+    source.execute(setup.encode())
+    assert faults(source) == []
     lose(source)
-    source.execute("update public.documents set views = views + 1")
-    source.execute("update public.documents set content = content, raw = raw, title = null")
-    assert documents(source) == {}
-
-
-def test_of_a_statement_only_the_changed_rows_are_carried_over(source: Connection) -> None:
-    lose(source)
-    source.execute(
-        "update public.documents set views = 5,"
-        " content = case id when 2 then 'TWO' else content end,"
-        " raw = case id when 1 then '{\"a\": 2}' else raw end"
-    )
-    assert contents(source) == {"documents/1": ["one"], "documents/2": ["TWO"]}
-    assert documents(source)["documents/1"]["metadata"] == {"a": 2}
-
-
-def test_a_column_that_a_trigger_of_the_table_changes_counts(source: Connection) -> None:
-    source.execute(
-        "create function public.shout() returns trigger language plpgsql as"
-        " $$begin new.content := upper(new.content); return new; end$$;"
-        " create trigger shout before update on public.documents"
-        " for each row execute function public.shout()"
-    )
-    source.execute("update public.documents set views = 1 where id = 1")
-    assert contents(source)["documents/1"] == ["ONE"]
-
-
-def test_writes_inside_of_a_write_are_all_carried_over(source: Connection) -> None:
-    """A trigger for each row updates other rows of the table before the statement has ended."""
-    source.execute(
-        "create function public.copy_on() returns trigger language plpgsql as $$begin"
-        "  update public.documents set content = 'after ' || new.content where id = new.id + 1;"
-        "  return null; end$$;"
-        # Its name is after that of the trigger of the adoption.
-        " create trigger zz_copy after update on public.documents for each row"
-        "  when (new.id = 1) execute function public.copy_on()"
-    )
-    lose(source)
-    source.execute("update public.documents set content = content || '!' where id = 1")
-    assert contents(source) == {"documents/1": ["one!"], "documents/2": ["after one!"]}
+    source.execute(statement.encode())
+    assert contents(source) == {f"documents/{key}": [text] for key, text in expected.items()}
+    if change == "some rows":
+        assert documents(source)["documents/1"]["metadata"] == {"a": 2}
+    elif change == "a view of whole rows":
+        assert documents(source)["documents/1"]["metadata"]["added"] == "new"
 
 
 def test_a_rolled_back_change_does_not_count_for_the_next_statement(source: Connection) -> None:
@@ -83,32 +104,6 @@ def test_a_rolled_back_change_does_not_count_for_the_next_statement(source: Conn
     assert contents(source) == {"documents/1": ["kept"]}
 
 
-def test_rows_of_a_child_table_are_followed(source: Connection) -> None:
-    source.execute("create table public.child () inherits (public.documents)")
-    source.execute("insert into public.child (id, content) values (9, 'child')")
-    backfill(source)
-    source.execute("update public.documents set content = 'CHILD' where id = 9")
-    assert contents(source)["documents/9"] == ["CHILD"]
-
-
-def test_a_row_that_changes_its_partition_is_followed(database: Connection) -> None:
-    database.execute(
-        "create table public.pages (id int primary key, content text, views int default 0)"
-        " partition by range (id);"
-        " create table public.low partition of public.pages for values from (0) to (10);"
-        " create table public.high partition of public.pages for values from (10) to (20)"
-    )
-    adopt(database, "public.pages", leave_out=["views"])
-    database.execute("insert into public.pages values (1, 'one'), (2, 'two')")
-    database.execute("update public.pages set id = 11 where id = 1")
-    assert contents(database) == {"pages/11": ["one"], "pages/2": ["two"]}
-    lose(database)
-    database.execute("update public.pages set views = 1")
-    assert documents(database) == {}
-    database.execute("update public.pages set content = 'TWO' where id = 2")
-    assert contents(database) == {"pages/2": ["TWO"]}
-
-
 def test_a_large_statement_is_carried_over_in_batches(database: Connection) -> None:
     database.execute("create table public.notes (id int primary key, body text, n int)")
     adopt(database, "public.notes")
@@ -120,40 +115,3 @@ def test_a_large_statement_is_carried_over_in_batches(database: Connection) -> N
     assert compare(database, "notes").differences == 0
     database.execute("delete from public.notes where id > 1005")
     assert sorted(contents(database)) == [f"notes/{n}" for n in range(1001, 1006)]
-
-
-WHOLE_ROWS = (
-    "create view knowledge_internal.adopted_documents as"
-    " select source.id as key_1, source.content, source.title,"
-    " to_jsonb(source) - 'embedding' as metadata, 'knowledge' as collection,"
-    " 'private' as visibility, 'other' as source_origin from public.documents as source"
-)
-
-
-def test_a_view_that_reads_whole_rows_follows_every_column(source: Connection) -> None:
-    source.execute("drop view knowledge_internal.adopted_documents")
-    source.execute(WHOLE_ROWS.encode())
-    source.execute("select knowledge_internal.follow_table('documents')")
-    source.execute("alter table public.documents add added text")
-    source.execute("update public.documents set added = 'new' where id = 1")
-    assert documents(source)["documents/1"]["metadata"]["added"] == "new"
-
-
-def test_a_changed_view_is_reported_until_its_columns_are_followed(source: Connection) -> None:
-    assert faults(source) == []
-    source.execute("drop view knowledge_internal.adopted_documents")
-    source.execute(WHOLE_ROWS.encode())
-    (message,) = faults(source)
-    assert "trigger adopted_documents_change on public.documents does not follow whole" in message
-    compare(source, repair=True)
-    assert faults(source) == []
-    source.execute("update public.documents set views = 7 where id = 1")
-    assert documents(source)["documents/1"]["metadata"]["views"] == 7
-    source.execute("drop trigger adopted_documents_change on public.documents")
-    assert "adopted_documents_change on public.documents does not exist" in faults(source)[0]
-
-
-def test_a_column_of_the_view_can_be_renamed(source: Connection) -> None:
-    source.execute("alter table public.documents rename content to words")
-    source.execute("update public.documents set words = 'renamed' where id = 1")
-    assert contents(source)["documents/1"] == ["renamed"]

@@ -8,6 +8,7 @@ from adopted import adopt, backfill, compare, contents, documents
 from psycopg import sql
 
 from conftest import Connection
+from second_brain.errors import ConfigurationError
 from second_brain.services.results import source_key
 
 pytestmark = pytest.mark.module("adoption")
@@ -40,6 +41,24 @@ def test_a_key_of_each_type_is_found_again_with_its_type(
     assert compare(database, "notes").differences == 0
     database.execute("delete from public.notes")
     assert documents(database) == {}
+
+
+def test_a_key_of_another_type_ends_no_search(database: Connection) -> None:
+    database.execute(
+        "create table public.notes (slug text primary key, id int unique not null, content text,"
+        " embedding extensions.vector(3));"
+        "insert into public.notes values ('a', 1, 'one', '[1,0,0]')"
+    )
+    search = (
+        "select content from public.hybrid_search_knowledge_chunks("
+        "query_embedding => '[1,0,0]', query_text => 'one')"
+    )
+    for key in ("slug", "id", "slug"):
+        adopt(database, "public.notes", options={"key": key})
+        assert database.execute(search.encode()).fetchall() in ([], [("one",)])
+        compare(database, "notes", repair=True)
+        assert database.execute(search.encode()).fetchall() == [("one",)]
+        assert compare(database, "notes").differences == 0
 
 
 def test_a_changed_key_moves_the_document(database: Connection) -> None:
@@ -106,3 +125,49 @@ def test_two_adoptions_of_a_table_have_documents_of_their_own(database: Connecti
     database.execute("insert into public.notes values (1, 'content', 'other')")
     assert contents(database) == {"notes/1": ["content"], "others/1": ["other"]}
     assert compare(database, "notes").differences == compare(database, "others").differences == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "option"),
+    [
+        ("id uuid default gen_random_uuid()", None),
+        ("id bigint default nextval('public.ids')", None),
+        ("id bigint", "search_id"),
+    ],
+)
+def test_a_partitioned_table_with_a_composite_key_is_found_by_one_column(
+    database: Connection, key: str, option: str | None
+) -> None:
+    database.execute(
+        f"create sequence public.ids; create table public.events ({key}, day date, content text,"
+        " primary key (id, day)) partition by range (day);"
+        "create table public.old partition of public.events for values from ('2025-01-01')"
+        " to ('2026-01-01');"
+        "create table public.new partition of public.events default".encode()
+    )
+    column = option or "id"
+    if option:
+        with pytest.raises(ConfigurationError) as refused:
+            adopt(database, "public.events")
+        assert (refused.value.remedy or "").startswith("Run: alter table")
+        database.execute((refused.value.remedy or "").removeprefix("Run: ").encode())
+    adopt(database, "public.events")
+    given = "id, " if option else ""
+    database.execute(
+        f"insert into public.events ({given}day, content) values"
+        f" ({'1, ' if option else ''}'2025-02-02', 'Old.'),"
+        f" ({'1, ' if option else ''}'2026-02-02', 'New.')".encode()
+    )
+    assert len(documents(database)) == 2
+    database.execute(
+        "update public.events set day = '2026-03-03', content = 'Moved.' where content = 'Old.'"
+    )
+    assert sorted(contents(database).values()) == [["Moved."], ["New."]]
+    assert compare(database, "events").differences == 0
+    twice = f"insert into public.events ({column}, {given}day, content)"
+    database.execute(
+        f"{twice} select {column}, {given}'2027-01-01', 'Twice.' from public.events"
+        " where content = 'New.'".encode()
+    )
+    assert sorted(contents(database).values()) == [["Moved."]]
+    assert "several rows with the key" in str(compare(database, "events").problems)

@@ -189,12 +189,6 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
         " 'Handbook > Keys', null, '{}')",
         {"title": "Handbook > Keys", "document": "k.md"},
     ),
-    "base pipeline": (
-        "id bigserial primary key, document_id uuid, chunk_index int, text text,"
-        f" embedding {VECTOR}, search_vector tsvector",
-        f"(default, '{FILE}', 0, 'Rotate the keys.', '[1,0,0]', null)",
-        {"document": FILE},
-    ),
     "insights": (
         "id uuid primary key default gen_random_uuid(), document_id uuid, chunk_index int,"
         f" user_id uuid, is_public bool, title text, content text, embedding {VECTOR}",
@@ -230,3 +224,31 @@ def test_each_systems_table_is_found(database: Connection, run: Run, dsn: str, l
     # Every column is a field or a key of the metadata.
     others = {"knowledge_type", "status", "document_type", "artifact_type", "source_file", "tags"}
     assert {(one,) for one in others if f" {one} " in f" {columns}"} <= {*keys}
+
+
+@pytest.mark.parametrize("reference", [" references public.documents on delete cascade", ""])
+def test_the_base_pipelines_chunks_have_what_their_documents_say(
+    database: Connection, run: Run, dsn: str, reference: str
+) -> None:
+    database.execute(
+        "create table public.documents (id uuid primary key, source_id text, document_type text,"
+        " title text, metadata jsonb, created_at timestamptz default now());"
+        f"create table public.chunks (id bigserial primary key, document_id uuid{reference},"
+        f" chunk_index int, text text, embedding {VECTOR}, search_vector tsvector);"
+        f"insert into public.documents values ('{FILE}', 'wiki', 'md', 'Keys', '{{\"team\": 1}}');"
+        "insert into public.chunks (document_id, chunk_index, text, embedding)"
+        f" values ('{FILE}', 0, 'Rotate the keys.', '[1,0,0]'),"
+        f" ('{FILE}', 1, 'Yearly.', null)".encode()
+    )
+    done = run("adopt", "public.chunks", "--model", "m", "--apply", "--dsn", dsn)
+    assert done.code == 0, done.err
+    backfill(database, "chunks")
+    assert contents(database) == {f"chunks/{FILE}": ["Rotate the keys.", "Yearly."]}
+    if not reference:
+        return
+    filters = {"document_type": "md", "metadata.source_id": "wiki", "team": 1}
+    hits, _ = PostgresProvider(dsn).find(None, "rotate", filters=filters)
+    assert [(hit.content, hit.metadata["title"]) for hit in hits] == [("Rotate the keys.", "Keys")]
+    database.execute("update public.documents set document_type = 'pdf'")
+    assert PostgresProvider(dsn).find(None, "keys", filters=filters)[0] == []
+    assert compare(database, "chunks").differences == 0

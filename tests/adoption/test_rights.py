@@ -121,7 +121,7 @@ def test_a_role_that_does_not_see_rows_cannot_adopt(source: Connection, connect:
     )
     anna = connect("authenticated", uid=ANNA)
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="row level security"):
-        anna.execute("select knowledge_internal.adopt_table('again', 'public.notes', '{id}')")
+        anna.execute("select knowledge_internal.adopt_table('again', 'public.notes', 'id')")
 
 
 TULIP = "the tulip"

@@ -101,10 +101,10 @@ def test_a_role_that_alters_its_function_sees_no_other_rows(
     notes.execute("grant usage on schema knowledge_internal to authenticated")
     user = user_of(connect, "a")
     user.execute(
-        f"alter function knowledge_internal.seen_1_as_authenticated(bigint) {change}".encode()
+        f"alter function knowledge_internal.seen_1_as_authenticated(text) {change}".encode()
     )
     assert keys(search(user, query_embedding="[1,0,0]", match_count=30)) <= {1}
-    user.execute("drop function knowledge_internal.seen_1_as_authenticated(bigint)")
+    user.execute("drop function knowledge_internal.seen_1_as_authenticated(text)")
     assert search(user, query_embedding="[1,0,0]") == []
     let_search(notes, "authenticated")
     assert keys(search(user, query_embedding="[1,0,0]")) <= {1}
@@ -190,7 +190,7 @@ def test_what_a_table_runs_has_the_rights_of_its_writer_after_it_has_gone_to_ano
 ) -> None:
     embed = (
         "update public.knowledge_chunks set embedding = '[0,1,0]', embedding_model = 'm'"
-        " where place_bigint = %s"
+        " where place_key = %s::text"
     )
     notes.execute(
         "create table public.ran (as_role name);"
@@ -208,7 +208,7 @@ def test_what_a_table_runs_has_the_rights_of_its_writer_after_it_has_gone_to_ano
     # A worker's embedding is kept in the corpus.
     notes.execute(embed, [32])
     assert notes.execute("select * from public.ran").fetchall() == []
-    kept = "select embedding::text from public.knowledge_chunks where place_bigint = 32"
+    kept = "select embedding::text from public.knowledge_chunks where place_key = '32'"
     assert notes.execute(kept.encode()).fetchall() == [("[0,1,0]",)]
     # One that was written into the table, and is of an old text now, is not emptied.
     connect("authenticated").execute("update public.notes set content = 'a mole' where id = 31")
@@ -237,7 +237,7 @@ def test_a_row_that_a_caller_cannot_see_does_not_say_the_title_of_a_hit(
     )
     rows = [
         (number, number // 2, "Plan", "https://a/plan", "2026-01-01", f"harbour {number}", owner)
-        for number, owner in enumerate((USERS[0], USERS[1], USERS[0], USERS[0]))
+        for number, owner in enumerate((USERS[1], USERS[0], USERS[0], USERS[0]))
     ]
     with database.cursor() as cursor:
         cursor.executemany("insert into public.parts values (%s, %s, %s, %s, %s, %s, %s)", rows)
@@ -253,7 +253,7 @@ def test_a_row_that_a_caller_cannot_see_does_not_say_the_title_of_a_hit(
     backfill(database, "parts")
     database.execute(
         "update public.parts set title = 'Merger', url = 'https://a/secret', day = '2026-02-02'"
-        " where id = 1"
+        " where id = 0"
     )
     let_search(database, "authenticated")
     user = user_of(connect, "a")
@@ -261,11 +261,11 @@ def test_a_row_that_a_caller_cannot_see_does_not_say_the_title_of_a_hit(
     assert {
         hit["content"]: (hit["title"], hit["source_url"], hit["document_date"]) for hit in shown
     } == {
-        "harbour 0": (None, None, None),
+        "harbour 1": (None, None, None),
         "harbour 2": ("Plan", "https://a/plan", "2026-01-01"),
         "harbour 3": ("Plan", "https://a/plan", "2026-01-01"),
     }
-    (trusted,) = search(database, query_text='"harbour 0"')
+    (trusted,) = search(database, query_text='"harbour 1"')
     assert trusted["title"] == "Merger"
 
 

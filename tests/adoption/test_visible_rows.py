@@ -171,7 +171,7 @@ def test_like_ids_of_a_hidden_row_are_refused_alike(notes: Connection, connect: 
     user = user_of(connect, "c")
     hidden = notes.execute(
         "select chunk.id from public.knowledge_chunks as chunk join public.notes as note"
-        " on note.id = chunk.place_bigint where note.tenant = 'a' limit 1"
+        " on note.id::text = chunk.place_key where note.tenant = 'a' limit 1"
     ).fetchone()
     assert hidden
     messages = []
@@ -185,7 +185,7 @@ def test_like_ids_of_a_hidden_row_are_refused_alike(notes: Connection, connect: 
 @pytest.mark.usefixtures("notes")
 def test_nobody_can_call_the_functions_of_a_role(connect: Connect) -> None:
     for role in ("anon", "authenticated", "service_role"):
-        for call in ("let_search('anon')", "seen_1_as_authenticated(1)"):
+        for call in ("let_search('anon')", "seen_1_as_authenticated('1')"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connect(role).execute(f"select knowledge_internal.{call}".encode())
 

@@ -150,6 +150,7 @@ MOST_POINTS = 23
 COLUMNS = (
     "alter table public.knowledge_chunks\n  alter column content drop not null,\n",
     "alter table public.knowledge_chunks validate constraint knowledge_chunks_has_content",
+    "alter table public.knowledge_chunks add column place_identifiers text",
 )
 
 per_core_file = pytest.mark.parametrize("file", CORE, ids=lambda file: file.path.name)

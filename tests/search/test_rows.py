@@ -37,8 +37,9 @@ WRITERS = {
     "adoption_differences",
     "adoption_keys",
     "adoption_left_over",
-    "checked_place",
-    "placed_chunks",
+    "adopt_table",
+    "carry_over",
+    "lock_adopted",
     "store_placed_rows",
     "delete_adopted",
     "delete_judgments",
@@ -151,7 +152,6 @@ OF_THE_TABLE = {
     "nearest_rows": "the index of the table; nearest_elsewhere has the others",
     "vector_leg": "the same",
     "nearest_elsewhere": "the same",
-    "rows_by_id": "a join with each place",
     "matching_rows": "of the view; another of its statements names the table",
     "claim_knowledge_embeddings": "the same",
     "visible_words": "its sub-select: content_of is asked where the text is needed",
@@ -159,9 +159,9 @@ OF_THE_TABLE = {
     "repeated_texts": "the same",
     "write_rows": "an embedding that is not given stays",
     "store_placed_rows": "the same",
-    "placed_chunks": "whether the table has it",
+    "adoption_differences": "whether the table has it",
     "row_health": "bits that an embedding of the table lacks",
-    "words_by_part": "an index of the table: docs/search.md excepts rows in place",
+    "words_by_part": "an index of the table, which has the identifiers of rows in place",
 }
 ALIASES = re.compile(
     r"\b(?:from|join|update|only)\s+"

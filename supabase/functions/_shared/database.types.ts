@@ -9,8 +9,8 @@ export type Database = {
         Row: {
           "adoption_name": string;
           "is_carried_over": boolean;
-          "key": NonNullable<Json>;
-          "key_hash": string;
+          "key": string;
+          "key_hash": number;
           "reason": string;
           "recorded_at": string;
         };
@@ -18,16 +18,16 @@ export type Database = {
         Insert: {
           "adoption_name": string;
           "is_carried_over": boolean;
-          "key": NonNullable<Json>;
-          "key_hash": string;
+          "key": string;
+          "key_hash": number;
           "reason": string;
           "recorded_at"?: string;
         };
         Update: {
           "adoption_name"?: string;
           "is_carried_over"?: boolean;
-          "key"?: NonNullable<Json>;
-          "key_hash"?: string;
+          "key"?: string;
+          "key_hash"?: number;
           "reason"?: string;
           "recorded_at"?: string;
         };
@@ -46,8 +46,8 @@ export type Database = {
           "created_at": string;
           "embedding_column": unknown;
           "embedding_model": string | null;
-          "key_columns": (string)[];
-          "key_types": (string)[];
+          "key_column": unknown;
+          "key_type": string;
           "name": string;
           "order_sql": string | null;
           "parent": unknown;
@@ -61,8 +61,8 @@ export type Database = {
           "created_at"?: string;
           "embedding_column"?: unknown;
           "embedding_model"?: string | null;
-          "key_columns": (string)[];
-          "key_types": (string)[];
+          "key_column": unknown;
+          "key_type": string;
           "name": string;
           "order_sql"?: string | null;
           "parent"?: unknown;
@@ -75,8 +75,8 @@ export type Database = {
           "created_at"?: string;
           "embedding_column"?: unknown;
           "embedding_model"?: string | null;
-          "key_columns"?: (string)[];
-          "key_types"?: (string)[];
+          "key_column"?: unknown;
+          "key_type"?: string;
           "name"?: string;
           "order_sql"?: string | null;
           "parent"?: unknown;
@@ -111,11 +111,9 @@ export type Database = {
           "language": string;
           "metadata": NonNullable<Json>;
           "owner_id": string | null;
-          "place_bigint": number | null;
           "place_embedded": boolean | null;
           "place_id": number | null;
-          "place_text": string | null;
-          "place_uuid": string | null;
+          "place_key": string | null;
           "sensitivity": string | null;
           "source_id": string | null;
           "source_origin": string;
@@ -149,11 +147,9 @@ export type Database = {
           "language"?: string;
           "metadata"?: NonNullable<Json>;
           "owner_id"?: string | null;
-          "place_bigint"?: number | null;
           "place_embedded"?: boolean | null;
           "place_id"?: number | null;
-          "place_text"?: string | null;
-          "place_uuid"?: string | null;
+          "place_key"?: string | null;
           "sensitivity"?: string | null;
           "source_id"?: string | null;
           "source_origin"?: string;
@@ -186,11 +182,9 @@ export type Database = {
           "language"?: string;
           "metadata"?: NonNullable<Json>;
           "owner_id"?: string | null;
-          "place_bigint"?: number | null;
           "place_embedded"?: boolean | null;
           "place_id"?: number | null;
-          "place_text"?: string | null;
-          "place_uuid"?: string | null;
+          "place_key"?: string | null;
           "sensitivity"?: string | null;
           "source_id"?: string | null;
           "source_origin"?: string;

@@ -1079,6 +1079,13 @@ begin
       corrected, search_mode, prefix_last, collections, scope, settings
     );
     question.replaced := replaced;
+    -- A hit is not said to have pieces of the near word that were not typed.
+    select array_agg(word.typed order by word.place), array_agg(word.query order by word.place),
+           array_agg(word.compound order by word.place)
+      into question.words, question.word_queries, question.compounds
+      from unnest(question.words, question.word_queries, question.compounds)
+           with ordinality as word (typed, query, compound, place)
+     where word.compound is null or strpos(lower(query_text), lower(word.typed)) > 0;
   end if;
   return question;
 end

@@ -13,7 +13,7 @@ create type knowledge_internal.page_row as (
   document_date date, language text, heading text, sensitivity text, source_row jsonb
 );
 
--- Extension point: the rows with these ids. bm25 to distance: null where they are not asked for.
+-- The rows with these ids. bm25 to distance: null where they are not asked for.
 -- distance: the cosine distance to an embedding.
 create function knowledge_internal.rows_by_id(
   ids uuid[], has_bm25 boolean default false, has_lexemes boolean default false,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import psycopg
 from psycopg import sql
-from psycopg.types.json import Jsonb
 
 from second_brain.adoption import migration, replaced
 from second_brain.database.maintenance import OnProgress, Progress, ignore_progress
@@ -23,8 +22,8 @@ PAGE_SIZE = 1000
 """Rows that the comparison holds in memory at a time."""
 _EXAMPLES = 20
 
-Key = list[str | None]
-"""The texts of the key's columns; None for a column that a left-over document does not have."""
+Key = str | None
+"""The text of a key; None for a left-over document that names none."""
 
 _EXISTS = "select to_regclass('public.knowledge_adoptions') is not null"
 _LIST = """
@@ -61,7 +60,7 @@ _PROBLEMS = """
 select key, is_carried_over, reason
   from public.knowledge_adoption_problems
  where adoption_name = %(name)s
- order by recorded_at, key::text
+ order by recorded_at, key
 """
 _STATISTICS = (
     "select set_config('statement_timeout', '0', true)",
@@ -80,22 +79,20 @@ select 'drop trigger ' || (
          pg_catalog.pg_identify_object('pg_trigger'::regclass, trigger.oid, 0)
        ).identity
   from pg_catalog.pg_trigger as trigger
- where trigger.tgfoid in (
-         'knowledge_internal.carry_over_changes'::regproc,
-         'knowledge_internal.carry_over_parents'::regproc
-       )
+ where trigger.tgfoid = 'knowledge_internal.carry_over_changes'::regproc
    and split_part(encode(trigger.tgargs, 'escape'), '\\000', 1) = %(name)s
    and trigger.tgparentid = 0
  order by trigger.tgrelid, trigger.tgname
 """
 _FAULTS = "select knowledge_internal.adoption_faults(%(name)s)"
-_WRITE_PLACES = "select knowledge_internal.write_places()"
-_END_SEARCHES = "select knowledge_internal.end_searches()"
 _FOLLOW = "select knowledge_internal.follow_table(%(name)s)"
-_DROP_VIEW = "drop view if exists knowledge_internal.{view}"
-_FORGET = "delete from public.knowledge_adoptions where name = {name}"
-_DELETE_DOCUMENTS = (
-    "delete from public.knowledge_documents where source_row ->> 'adoption' = {name}"
+_REMOVAL = (
+    "drop view if exists knowledge_internal.{view}",
+    # They have no text without the adoption.
+    "delete from public.knowledge_documents where source_row ->> 'adoption' = {name}",
+    "delete from public.knowledge_adoptions where name = {name}",
+    "select knowledge_internal.write_places()",
+    "select knowledge_internal.end_searches()",
 )
 
 
@@ -202,7 +199,9 @@ def backfill(
         if skipped:
             left += keys
         on_progress(Progress(f"Backfill of {name}", min(read / max(total, 1), 1)))
-    _wait_for(database, name, left)
+    for key in left:
+        # With one lock at a time, waiting cannot end in a deadlock.
+        _carry_over(database, name, [key], waits=True)
     done.waited_for = len(left)
     if done.stored > total / 10:
         # The rows are there: no timeout of the role ends what follows.
@@ -216,21 +215,10 @@ def pages(
     database: Database, name: str, size: int, *, only_missing: bool = False
 ) -> Iterator[list[Key]]:
     """Yield the keys of the view of an adoption in pages, of all rows or those without document."""
-    after: Key | None = None
-    while True:
-        (keys,) = database.execute(
-            _KEYS,
-            {
-                "name": name,
-                "after": None if after is None else Jsonb(after),
-                "size": size,
-                "only_missing": only_missing,
-            },
-        ).fetchone() or (None,)
-        if not keys:
-            return
+    given = {"name": name, "after": None, "size": size, "only_missing": only_missing}
+    while keys := (database.execute(_KEYS, given).fetchone() or (None,))[0]:
         yield keys
-        after = keys[-1]
+        given["after"] = keys[-1]
 
 
 def compare(
@@ -254,10 +242,10 @@ def compare(
         database.execute(_FOLLOW, {"name": name})
     total = _count(database, name)
     on_progress(Progress(f"Comparison of {name}", 0))
-    problem_keys = {tuple(one.key) for one in problems(database, name) if not one.is_carried_over}
+    problem_keys = {one.key for one in problems(database, name) if not one.is_carried_over}
     for keys in pages(database, name, PAGE_SIZE):
         differences = [
-            one for one in _differences(database, name, keys) if tuple(one[0]) not in problem_keys
+            one for one in _differences(database, name, keys) if one[0] not in problem_keys
         ]
         found.compared += len(keys)
         for key, fields in differences:
@@ -278,9 +266,9 @@ def compare(
         found.left_over = len(left_over)
         found.examples += [(key, ["left over"]) for key, _ in left_over[:_EXAMPLES]]
         if repair and left_over:
-            _repair(database, name, [key for key, _ in left_over if None not in key])
-            external_keys = [external_key for _, external_key in left_over]
-            database.execute(_DELETE_LEFT_OVER, {"name": name, "external_keys": external_keys})
+            _repair(database, name, [key for key, _ in left_over if key is not None])
+            given = {"name": name, "external_keys": [one for _, one in left_over]}
+            database.execute(_DELETE_LEFT_OVER, given)
     if repair:
         # What such a row lacked can be there now: another mapping, or other rows of its document.
         lost = [one.key for one in problems(database, name) if not one.is_carried_over]
@@ -303,24 +291,25 @@ def faults(database: Database, name: str) -> list[str]:
 def removal(database: Database, name: str) -> list[str]:
     """Return the statements that remove an adoption; its source is then as it was before."""
     named(database, name)
-    composed = database.install.composed
+    parts = {"view": sql.Identifier(migration.view_name(name)), "name": sql.Literal(name)}
+    removing = [database.install.composed(one, **parts) for one in _REMOVAL]
     triggers = database.execute(_DROP_TRIGGERS, {"name": name}).fetchall()
-    statements = [
-        composed(_DROP_VIEW, view=sql.Identifier(migration.view_name(name))),
-        # They have no text without the adoption.
-        composed(_DELETE_DOCUMENTS, name=sql.Literal(name)),
-        composed(_FORGET, name=sql.Literal(name)),
-        composed(_WRITE_PLACES),
-        composed(_END_SEARCHES),
+    return [
+        *replaced.undo(database, name),
+        *(drop for (drop,) in triggers),
+        *(one.as_string(database.connection) for one in removing),
     ]
-    removing = [one.as_string(database.connection) for one in statements]
-    return [*replaced.undo(database, name), *(drop for (drop,) in triggers), *removing]
 
 
 def remove(database: Database, name: str) -> None:
     """Remove an adoption in one transaction."""
+    run(database, removal(database, name))
+
+
+def run(database: Database, statements: Sequence[str]) -> None:
+    """Run statements in one transaction."""
     with database.connection.transaction():
-        for statement in removal(database, name):
+        for statement in statements:
             database.connection.execute(statement.encode())
 
 
@@ -335,27 +324,22 @@ def _carry_over(
 ) -> tuple[int, int]:
     """Carry rows over in a transaction; return how many were stored, and left to their writers."""
     stored, left = database.execute(
-        _CARRY_OVER, {"name": name, "keys": Jsonb(keys), "waits": waits}
+        _CARRY_OVER, {"name": name, "keys": list(keys), "waits": waits}
     ).fetchone() or (0, 0)
     return stored, left
-
-
-def _wait_for(database: Database, name: str, keys: Sequence[Key]) -> None:
-    """Carry rows over one by one: with one lock at a time, waiting cannot end in a deadlock."""
-    for key in keys:
-        _carry_over(database, name, [key], waits=True)
 
 
 def _repair(database: Database, name: str, keys: Sequence[Key]) -> None:
     for place in range(0, len(keys), BATCH_SIZE):
         batch = keys[place : place + BATCH_SIZE]
         if _carry_over(database, name, batch)[1]:
-            _wait_for(database, name, batch)
+            for key in batch:
+                _carry_over(database, name, [key], waits=True)
 
 
 def _differences(database: Database, name: str, keys: Sequence[Key]) -> list[tuple[Key, list[str]]]:
     try:
-        return database.execute(_DIFFERENCES, {"name": name, "keys": Jsonb(keys)}).fetchall()
+        return database.execute(_DIFFERENCES, {"name": name, "keys": list(keys)}).fetchall()
     except (psycopg.DataError, psycopg.errors.RaiseException) as error:
         # A row cannot be read: compare one by one to find it.
         if len(keys) == 1:

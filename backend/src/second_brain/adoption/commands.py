@@ -1,14 +1,13 @@
 """The command adopt: arguments and output; `database.adoption` does the work."""
 
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from second_brain.adoption import calls, carrying, migration, proposal, replaced, tables
+from second_brain.adoption import calls, carrying, migration, proposal, replaced
 from second_brain.cli.corpus import schema_option
 from second_brain.cli.options import DsnOption, SchemaOption, Visibility
 from second_brain.cli.output import showing_progress
@@ -55,18 +54,12 @@ def adopt(
     ] = None,
     backfill: Annotated[bool, _flag("--backfill", "Carry over the rows that exist.")] = False,
     check: Annotated[bool, _flag("--check", "Compare the source with its documents.")] = False,
-    repair: Annotated[
-        bool, _flag("--repair", "With --check: carry differing rows over again.")
-    ] = False,
-    replace_calls: Annotated[
-        bool, _flag("--calls", "Write functions that search the table again over this search.")
-    ] = False,
+    repair: Annotated[bool, _flag("--repair", "With --check: carry differing rows over.")] = False,
+    replace_calls: Annotated[bool, _flag("--calls", "Replace functions that search it.")] = False,
     undo: Annotated[bool, _flag("--undo", "With --calls: bring the old functions back.")] = False,
     remove: Annotated[bool, _flag("--remove", "Print the SQL that removes an adoption.")] = False,
-    key: Annotated[str | None, typer.Option(help="The key column.")] = None,
-    content: Annotated[
-        str | None, _mapped("The text. SQL: an expression over the columns.")
-    ] = None,
+    key: Annotated[str | None, _mapped("The key column.", "COLUMN")] = None,
+    content: Annotated[str | None, _mapped("The text (SQL: over the columns).")] = None,
     embedding: Annotated[str | None, _mapped("Its embedding.")] = None,
     metadata: Annotated[str | None, _mapped("A JSON object.")] = None,
     title: Annotated[str | None, _mapped("The title.")] = None,
@@ -78,37 +71,26 @@ def adopt(
     document: Annotated[str | None, _mapped("The same for the chunks of a document.")] = None,
     position: Annotated[str | None, _mapped("The order of chunks in their document.")] = None,
     parent: Annotated[
-        str | None,
-        _mapped("The table of the documents whose chunks are the table's rows.", "TABLE"),
+        str | None, _mapped("The table of the documents of the rows.", "TABLE")
     ] = None,
     rows: Annotated[str | None, _mapped("The rows that are searched.", "SQL|all")] = None,
     leave_out: Annotated[
-        str | None, _mapped("Columns that are not carried over, with commas.", "COLUMNS")
+        str | None, _mapped("Columns to leave out, with commas.", "COLUMNS")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model of the embeddings in the table.")] = None,
-    embed: Annotated[
-        bool, _flag("--embed", "Do not use the table's embeddings: workers embed the texts.")
-    ] = False,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the adoption; default: of the table.")
-    ] = None,
+    model: Annotated[str | None, _mapped("Model of the table's embeddings.", "TEXT")] = None,
+    embed: Annotated[bool, _flag("--embed", "Workers embed the texts again.")] = False,
+    name: Annotated[str | None, _mapped("Of the adoption; default: the table's.", "TEXT")] = None,
     collection: Annotated[
-        str | None,
-        typer.Option(help="Collection of the documents; default: knowledge, or the table's."),
+        str | None, _mapped("Default: knowledge, or the table's.", "TEXT")
     ] = None,
-    visibility: Annotated[
-        Visibility, typer.Option(help="Visibility of the documents.")
-    ] = "private",
-    language: Annotated[
-        str | None, typer.Option(help="Language of the texts; default: english.")
-    ] = None,
+    visibility: Annotated[Visibility, typer.Option(help="Of the documents.")] = "private",
+    language: Annotated[str | None, _mapped("Of the texts; default: english.", "TEXT")] = None,
     into: Annotated[
         Path, typer.Option(help="Folder of the project's migrations.", file_okay=False)
     ] = Path("supabase/migrations"),
     apply: Annotated[bool, _flag("--apply", "Run the SQL instead of writing a migration.")] = False,
     batch_size: Annotated[
-        int,
-        typer.Option(help="With --backfill: rows of a transaction.", min=1, max=10_000),
+        int, typer.Option(help="With --backfill: rows of a transaction.", min=1, max=10_000)
     ] = carrying.BATCH_SIZE,
     dsn: DsnOption = None,
     schema: SchemaOption = SCHEMA,
@@ -133,13 +115,15 @@ def adopt(
                 table,
                 lambda one: _replace_calls(database, one, into, undo=undo, run=apply),
             )
+        elif table is None:
+            raise typer.BadParameter(
+                "name the adoption to remove"
+                if remove
+                else "name the table, or use --backfill, --check, --calls or --remove"
+            )
         elif remove:
             _remove(database, table, run=apply)
         else:
-            if table is None:
-                raise typer.BadParameter(
-                    "name the table, or use --backfill, --check, --calls or --remove"
-                )
             given = {field: context.params[field] for field in ("key", *proposal.OPTIONS)}
             # All documents are in the collection that is named.
             given["collection"] = None if collection is None else proposal.NOT_MAPPED
@@ -149,9 +133,8 @@ def adopt(
                 given,
                 uses_embeddings=not embed,
                 is_public=visibility == "public",
-                rows=rows or _ask_rows(database, table, parent, document),
+                rows=rows,
                 leave_out=[one.strip() for one in (leave_out or "").split(",") if one.strip()],
-                finds_documents=True,
                 parent_name=parent,
             )
             if proposed.field("embedding") and model is None:
@@ -168,14 +151,9 @@ def adopt(
                 )
             name = name or migration.default_name(proposed.table.name)
             searching = calls.searching(database, proposed.table.identifier.as_string(None))
-            choices = migration.Choices(
-                name=name,
-                # Drop-ins find this table alone.
-                collection=collection or (name if searching else migration.Choices.collection),
-                visibility=visibility,
-                language=language,
-                model=model,
-            )
+            # Drop-ins find this table alone.
+            collection = collection or (name if searching else migration.Choices.collection)
+            choices = migration.Choices(name, collection, visibility, language, model)
             _write(database, proposed, choices, into, run=apply)
             for function in searching:
                 typer.echo(f"searches it: {function}", err=True)
@@ -187,25 +165,6 @@ def adopt(
                 )
 
 
-def _ask_rows(
-    database: Database, name: str, parent: str | None, document: str | None
-) -> str | None:
-    """Ask which rows are searched, where columns can hide some and there is a terminal."""
-    if not sys.stdin.isatty():
-        return None
-    table = tables.read_table(database, name)
-    hiding = tables.hiding_columns(
-        table, tables.read_parent(database, table, parent, document) if parent else None
-    )
-    if not hiding:
-        return None
-    answer: str = typer.prompt(
-        f"{', '.join(hiding)} can hide rows. Which are searched? An SQL condition, or all",
-        err=True,
-    )
-    return answer
-
-
 def _write(
     database: Database,
     proposed: proposal.Proposal,
@@ -214,7 +173,7 @@ def _write(
     *,
     run: bool,
 ) -> None:
-    typer.echo(f"{'key':<10} {', '.join(proposed.key)}: {proposed.key_reason}", err=True)
+    typer.echo(f"{'key':<10} {proposed.key}: {proposed.key_reason}", err=True)
     for one in proposed.fields:
         typer.echo(f"{one.field:<10} {one.shown or one.source}: {one.reason}", err=True)
     for column, becomes in proposed.others:
@@ -259,14 +218,10 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
     if undo:
         statements = replaced.undo(database, name)
         if run:
-            with database.connection.transaction():
-                for statement in statements:
-                    database.connection.execute(statement.encode())
-        typer.echo(
-            f"{name}: {number(len(statements), 'statement')} run."
-            if run
-            else "begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;"
-        )
+            carrying.run(database, statements)
+            typer.echo(f"{name}: {number(len(statements), 'statement')} run.")
+        else:
+            typer.echo(_transaction(statements))
         return
     found = calls.keep(database, name, run=run)
     for one in found:
@@ -383,18 +338,17 @@ def _print_problems(name: str, problems: Sequence[carrying.Problem]) -> None:
 
 def _shown(key: carrying.Key) -> str:
     """Return a key as text: a part can be long, and whoever writes the table chooses it."""
-    return ", ".join(
-        "null" if part is None else printable(part[:_SHOWN] + "…" * (len(part) > _SHOWN))
-        for part in key
-    )
+    return "null" if key is None else printable(key[:_SHOWN] + "…" * (len(key) > _SHOWN))
 
 
-def _remove(database: Database, name: str | None, *, run: bool) -> None:
-    if name is None:
-        raise typer.BadParameter("name the adoption to remove")
-    if run:
-        carrying.remove(database, name)
-        typer.echo(f"Removed the adoption {name}.")
-        return
+def _remove(database: Database, name: str, *, run: bool) -> None:
     statements = carrying.removal(database, name)
-    typer.echo("begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;")
+    if not run:
+        typer.echo(_transaction(statements))
+        return
+    carrying.run(database, statements)
+    typer.echo(f"Removed the adoption {name}.")
+
+
+def _transaction(statements: Sequence[str]) -> str:
+    return "begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;"

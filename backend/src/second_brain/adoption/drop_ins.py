@@ -31,7 +31,7 @@ select namespace.nspname, class.relname,
             and attribute.attnum > 0
             and not attribute.attisdropped
        ),
-       adoption.key_columns, adoption.key_types,
+       array[adoption.key_column], array[adoption.key_type],
        pg_catalog.pg_get_viewdef(%(view)s::regclass), adoption.embedding_column,
        class.relrowsecurity,
        exists (

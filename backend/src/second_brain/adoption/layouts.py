@@ -11,13 +11,14 @@ from dataclasses import dataclass
 class Layout:
     """How the columns of a known table become fields of a document, where names do not say it.
 
-    `columns` are those by which it is recognised. `{schema}` in an expression is the schema of the
-    table.
+    `columns` are those by which it is recognised, `parent` those of the table of the documents that
+    it refers to. `{schema}` in an expression is the schema of the table.
     """
 
     summary: str
     columns: frozenset[str]
     fields: Mapping[str, str]
+    parent: frozenset[str] = frozenset()
 
 
 LAYOUTS = (
@@ -62,6 +63,16 @@ LAYOUTS = (
         "the typed search API",
         frozenset({"chunk_text", "source_file", "context_header", "chunk_index"}),
         {"title": "context_header", "document": "source_file"},
+    ),
+    Layout(
+        "the base pipeline",
+        frozenset({"document_id", "chunk_index", "text", "embedding", "search_vector"}),
+        {
+            "metadata": "coalesce(nullif(parent.metadata::jsonb, 'null'), '{}')"
+            " || jsonb_strip_nulls(jsonb_build_object('source_id', parent.source_id,"
+            " 'document_type', parent.document_type))"
+        },
+        frozenset({"source_id", "document_type", "metadata"}),
     ),
     Layout(
         "the insights search, of users",

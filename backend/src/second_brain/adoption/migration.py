@@ -9,12 +9,11 @@ from psycopg import sql
 
 from second_brain.adoption.proposal import Proposal
 from second_brain.database import migrations
-from second_brain.errors import ConfigurationError, InvalidInputError
+from second_brain.errors import InvalidInputError
 from second_brain.services.install import SCHEMA, Install
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _LONGEST_NAME = 63
-_PLACE_KEYS = ("int2", "int4", "int8", "uuid", "text", "varchar")
 
 _MIGRATION = """
 -- {file}: makes the rows of {table_text} searchable in place.
@@ -27,7 +26,7 @@ _MIGRATION = """
 select knowledge_internal.adopt_table(
   adoption_name => {name_literal},
   source => {table_literal},
-  key_columns => array[{key_columns}],
+  key_column => {key_column},
   embedding_model => {model},
   embedding_column => {embedding_column}{parent}
 );
@@ -92,90 +91,65 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
             f"--name is {longest - _LONGEST_NAME} characters too long for the triggers of schema "
             f"{install.schema}, {name!r}"
         )
-    _check_key(proposal)
     literal = sql.Literal
     parent = proposal.parent
-    parts: dict[str, sql.Composable] = {
-        "name": sql.SQL(name),
-        "name_literal": literal(name),
-        "table": table.identifier,
-        # In comments: a line break in a name would end the comment.
-        "table_text": sql.SQL(re.sub(r"\s+", " ", str(table))),
-        "tables_text": sql.SQL(
-            re.sub(r"\s+", " ", f"{table} and {parent.table}" if parent else str(table))
-        ),
-        "table_literal": literal(table.identifier.as_string(None)),
-        "join": sql.SQL("\n {}").format(parent.join) if parent else sql.SQL(""),
-        "parent": sql.SQL(",\n  parent => {},\n  parent_columns => array[{}, {}]").format(
+    of_parent: sql.Composable = sql.SQL("")
+    join: sql.Composable = sql.SQL("")
+    if parent:
+        join = sql.SQL("\n {}").format(parent.join)
+        of_parent = sql.SQL(",\n  parent => {},\n  parent_columns => array[{}, {}]").format(
             literal(parent.table.identifier.as_string(None)),
             literal(parent.column),
             literal(parent.key),
         )
-        if parent
-        else sql.SQL(""),
-        "view": sql.Identifier(install.internals, view_name(name)),
-    }
+    embedding = proposal.field("embedding")
     migration = install.composed(
         _MIGRATION,
-        **parts,
         file=sql.SQL(file_name(name, install.schema)),
+        name=sql.SQL(name),
+        name_literal=literal(name),
+        table=table.identifier,
+        # In comments: a line break in a name would end the comment.
+        table_text=_line_of(str(table)),
+        tables_text=_line_of(f"{table} and {parent.table}" if parent else str(table)),
+        table_literal=literal(table.identifier.as_string(None)),
+        join=join,
+        parent=of_parent,
+        view=sql.Identifier(install.internals, view_name(name)),
         view_name=sql.SQL(view_name(name)),
         schema_option=sql.SQL("" if install.schema == SCHEMA else f" --schema {install.schema}"),
-        key_columns=sql.SQL(", ").join(map(literal, proposal.key)),
-        model=literal(choices.model if proposal.field("embedding") else None),
-        embedding_column=literal(_embedding_column(proposal)),
-        rows=sql.SQL("\n where {}").format(sql.SQL(proposal.rows))
-        if proposal.rows
-        else sql.SQL(""),
+        key_column=literal(proposal.key),
+        model=literal(choices.model if embedding else None),
+        embedding_column=literal(embedding and embedding.source),
+        rows=sql.SQL(f"\n where {proposal.rows}") if proposal.rows else sql.SQL(""),
         columns=_columns(proposal, choices),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
     return migration.as_string(None).lstrip()
 
 
-def _check_key(proposal: Proposal) -> None:
-    """Raise ConfigurationError for a key by which a row is not found from its chunk."""
-    columns = [proposal.table.column(name) for name in proposal.key]
-    if len(columns) != 1 or columns[0] is None or columns[0].kind not in _PLACE_KEYS:
-        raise ConfigurationError(
-            f"{proposal.table} has the key ({', '.join(proposal.key)}): a table is searched by one "
-            "key column, an integer, a uuid or a text",
-            remedy="Name another unique column (--key). Or add one (not in a partitioned table): "
-            f"alter table {proposal.table.identifier.as_string(None)} add search_id bigint "
-            "generated always as identity unique.",
-        )
-
-
-def _embedding_column(proposal: Proposal) -> str | None:
-    embedding = proposal.field("embedding")
-    if embedding is None:
-        return None
-    if embedding.column is None or embedding.column.kind not in ("vector", "halfvec"):
-        raise ConfigurationError(
-            f"--embedding: {embedding.source} is no column of type vector or halfvec",
-            remedy="Add such a column, or use --embed to embed the texts again.",
-        )
-    return embedding.column.name
+def _line_of(text: str) -> sql.SQL:
+    return sql.SQL(re.sub(r"\s+", " ", text))
 
 
 def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
-    key = sql.SQL("source.{}").format(sql.Identifier(proposal.key[0]))
+    key = sql.SQL("source.{}").format(sql.Identifier(proposal.key))
     lines = [_line(key, "key_1", f"key: {proposal.key_reason}")]
     lines += [
         _line(one.expression, one.name, f"{one.name}: {one.reason}") for one in proposal.fields
     ]
-    if proposal.field("collection") is None:
-        lines.append(_line(sql.Literal(choices.collection), "collection"))
-    if proposal.field("visibility") is None:
-        lines.append(_line(sql.Literal(choices.visibility), "visibility"))
-    lines.append(_line(sql.Literal("other"), "source_origin"))
-    if choices.language is not None:
-        lines.append(_line(sql.Literal(choices.language), "language"))
+    same = {
+        "collection": None if proposal.field("collection") else choices.collection,
+        "visibility": None if proposal.field("visibility") else choices.visibility,
+        "source_origin": "other",
+        "language": choices.language,
+    }
+    lines += [_line(sql.Literal(value), name) for name, value in same.items() if value is not None]
     return sql.SQL(",\n").join(lines)
 
 
 def _line(value: sql.Composable, name: str, reason: str | None = None) -> sql.Composable:
-    comment = sql.SQL("" if reason is None else "  -- " + re.sub(r"\s+", " ", reason) + "\n")
+    comment = sql.SQL("") if reason is None else _line_of(f"  -- {reason}") + sql.SQL("\n")
     return sql.SQL("{}  {} as {}").format(comment, value, sql.SQL(name))
 
 

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -23,14 +23,7 @@ select class.oid, class.relkind::text, namespace.nspname, class.relname,
 """
 _COLUMNS = """
 select attribute.attname, type.typname, format_type(attribute.atttypid, attribute.atttypmod),
-       attribute.atttypmod, attribute.attnotnull, attribute.attgenerated <> '',
-       exists (
-         select
-           from pg_catalog.pg_constraint as foreign_key
-          where foreign_key.conrelid = attribute.attrelid
-            and foreign_key.contype = 'f'
-            and foreign_key.conkey = array[attribute.attnum]
-       )
+       attribute.atttypmod, attribute.attnotnull, attribute.attgenerated <> ''
   from pg_catalog.pg_attribute as attribute
   join pg_catalog.pg_type as type on type.oid = attribute.atttypid
  where attribute.attrelid = %s
@@ -38,27 +31,35 @@ select attribute.attname, type.typname, format_type(attribute.atttypid, attribut
    and not attribute.attisdropped
  order by attribute.attnum
 """
-_UNIQUE_KEYS = """
-select index.indisprimary,
-       array(
-         select attribute.attname::text
-           from unnest(index.indkey::int2[]) with ordinality as part (number, place)
-           join pg_catalog.pg_attribute as attribute
-             on attribute.attrelid = index.indrelid and attribute.attnum = part.number
-          where part.place <= index.indnkeyatts
-          order by part.place
-       )
+# One column of a unique index each. Of a partitioned table, also one whose index has columns of the
+# partitions beside it, where its default makes each value once.
+_KEYS = """
+select attribute.attname, bool_or(index.indisprimary)
   from pg_catalog.pg_index as index
- where index.indrelid = %s
-   and index.indisunique
+  join pg_catalog.pg_class as class on class.oid = index.indrelid
+  join pg_catalog.pg_attribute as attribute
+    on attribute.attrelid = class.oid and attribute.attnum = index.indkey[0]
+  left join pg_catalog.pg_attrdef as given
+    on given.adrelid = class.oid and given.adnum = attribute.attnum
+ where class.oid = %s
    and index.indisvalid
    and index.indpred is null
-   and index.indexprs is null
- order by index.indisprimary desc, index.indnkeyatts, index.indexrelid
+   and (
+     index.indisunique and index.indnkeyatts = 1
+     or class.relkind = 'p' and (
+          attribute.attidentity <> ''
+          or pg_get_expr(given.adbin, given.adrelid) ~ 'nextval|uuid'
+        )
+   )
+ group by attribute.attname
+ order by bool_or(index.indisprimary) desc, min(index.indexrelid)
 """
 _REFERENCES = """
-select own.attname, referenced.attname
+select own.attname, class.oid, format('%%I.%%I', namespace.nspname, class.relname),
+       referenced.attname
   from pg_catalog.pg_constraint as foreign_key
+  join pg_catalog.pg_class as class on class.oid = foreign_key.confrelid
+  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
   join pg_catalog.pg_attribute as own
     on own.attrelid = foreign_key.conrelid and own.attnum = foreign_key.conkey[1]
   join pg_catalog.pg_attribute as referenced
@@ -66,17 +67,7 @@ select own.attname, referenced.attname
  where foreign_key.contype = 'f'
    and cardinality(foreign_key.conkey) = 1
    and foreign_key.conrelid = %s
-   and foreign_key.confrelid = %s
-"""
-_REFERENCED = """
-select distinct format('%%I.%%I', namespace.nspname, class.relname)
-  from pg_catalog.pg_constraint as foreign_key
-  join pg_catalog.pg_class as class on class.oid = foreign_key.confrelid
-  join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
- where foreign_key.contype = 'f' and foreign_key.conrelid = %s
-   and foreign_key.confrelid <> foreign_key.conrelid
-   and cardinality(foreign_key.conkey) = 1
- order by 1
+ order by 3, own.attnum
 """
 _SIMILAR = r"""
 select string_agg(format('%%I.%%I', namespace.nspname, class.relname), ' or ')
@@ -85,6 +76,7 @@ select string_agg(format('%%I.%%I', namespace.nspname, class.relname), ' or ')
  where class.relkind in ('r', 'p')
    and lower(class.relname) = lower(regexp_replace(%s, '^.*\.|"', '', 'g'))
 """
+_OF_TABLE = (_COLUMNS, _KEYS, _REFERENCES)
 TEXTS = ("text", "varchar", "bpchar", "citext")
 VECTORS = ("vector", "halfvec")
 DOCUMENT_FIELDS = {
@@ -121,7 +113,6 @@ class Column:
     modifier: int
     not_null: bool
     is_generated: bool
-    is_reference: bool
 
     @property
     def usual_name(self) -> str:
@@ -137,10 +128,12 @@ class Table:
     schema: str
     name: str
     columns: Sequence[Column]
-    keys: Sequence[tuple[bool, Sequence[str]]]
-    """Whether it is the primary key, and its columns: for each unique index."""
+    keys: Mapping[str, bool]
+    """The columns that name a row, and whether each is the primary key."""
+    references: Sequence[tuple[str, int, str, str]]
+    """Foreign keys of one column: the column, the other table by its oid and as SQL, its key."""
     has_row_security: bool
-    owner: str
+    is_partitioned: bool
     elsewhere: str | None
     """Other tables through which its rows are written, without its triggers."""
 
@@ -148,6 +141,11 @@ class Table:
     def identifier(self) -> sql.Identifier:
         """The name as SQL."""
         return sql.Identifier(self.schema, self.name)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+        return [one.name for one in self.columns]
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -233,15 +231,10 @@ def read_table(database: Database, name: str) -> Table:
             f"row level security of {name} hides rows from this role",
             remedy=f"Connect as its owner, {owner}.",
         )
-    columns = database.connection.execute(_COLUMNS, [oid]).fetchall()
-    keys = database.connection.execute(_UNIQUE_KEYS, [oid]).fetchall()
-    read = [Column(*one) for one in columns]
-    return Table(oid, schema, relation, read, keys, has_row_security, owner, elsewhere)
-
-
-def referenced(database: Database, table: Table) -> list[str]:
-    """List the tables that a column of the table refers to, as SQL."""
-    return [name for (name,) in database.connection.execute(_REFERENCED, [table.oid]).fetchall()]
+    read = [database.connection.execute(one, [oid]).fetchall() for one in _OF_TABLE]
+    columns = [Column(*one) for one in read[0]]
+    facts = has_row_security, kind == "p", elsewhere
+    return Table(oid, schema, relation, columns, dict(read[1]), read[2], *facts)
 
 
 def read_parent(database: Database, table: Table, name: str, column: str | None) -> Parent:
@@ -250,8 +243,8 @@ def read_parent(database: Database, table: Table, name: str, column: str | None)
     Raises ConfigurationError if nothing says how the rows of both belong together.
     """
     parent = read_table(database, name)
-    found = dict(database.connection.execute(_REFERENCES, [table.oid, parent.oid]).fetchall())
-    keys = [columns[0] for is_primary, columns in parent.keys if is_primary and len(columns) == 1]
+    found = {own: key for own, other, _, key in table.references if other == parent.oid}
+    keys = [name for name, is_primary in parent.keys.items() if is_primary]
     if not found and not keys:
         raise ConfigurationError(
             f"--parent: {parent} has no key of one column",

@@ -143,8 +143,7 @@ select 'pg_class', to_regclass(left(name, -length('write_chunk_rows')) || 'chunk
   from unnest(%(names)s) as listed (name)
  where name like '%%.write\\_chunk\\_rows'
 """
-# What the module adoption has added to the chunks. Rows that are searched in place have no text
-# without it.
+# What modules have added to the chunks. Rows that are searched in place have no text without it.
 _WITHOUT_PLACES = (
     """
 delete from public.knowledge_documents as document
@@ -155,6 +154,11 @@ delete from public.knowledge_documents as document
 """,
     "select knowledge_internal.write_chunk_rows()",
 )
+_COLUMNS = {
+    "adoption": "drop column place_id, drop column place_key, drop column place_embedded,"
+    " alter column content set not null",
+    "substrings": "drop column place_identifiers",
+}
 _WITHOUT_COLUMNS = """
 do $$
 declare
@@ -167,13 +171,7 @@ declare
   );
 begin
   drop view knowledge_internal.searchable_chunks;
-  alter table public.knowledge_chunks
-    drop column place_id,
-    drop column place_bigint,
-    drop column place_uuid,
-    drop column place_text,
-    drop column place_embedded,
-    alter column content set not null;
+  alter table public.knowledge_chunks {columns};
   perform knowledge_internal.use_vector_index(kind);
 end
 $$
@@ -408,7 +406,11 @@ def _plan_of_module(connection: Connection, schema: str, module: str, cascade: b
             *replaced.values(),
             *(here(connection, schema, one) for one in _WITHOUT_PLACES if is_adoption),
             *_drops(ordered, cascade=cascade),
-            *(here(connection, schema, one) for one in [_WITHOUT_COLUMNS] if is_adoption),
+            *(
+                here(connection, schema, _WITHOUT_COLUMNS.replace("{columns}", columns))
+                for name, columns in _COLUMNS.items()
+                if name == module
+            ),
             *migrations.forget(connection, schema, migrations.recorded(connection, schema, module)),
             _RELOAD,
         ),

@@ -11,7 +11,7 @@ from typing import Any, Literal, LiteralString, TypeVar, get_args
 from uuid import UUID
 
 import psycopg
-from psycopg.rows import RowFactory, class_row, scalar_row
+from psycopg.rows import RowFactory, class_row, scalar_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from second_brain.errors import InvalidInputError
@@ -84,6 +84,16 @@ _OF_HERE = """
    where external_key = any (%(keys)s::text[])
      and collection = %(collection)s
    order by external_key
+"""
+
+# Of module own_documents; a store may not read the table of an adopted collection.
+_KEPT_ELSEWHERE = """
+  select part ->> 'id', part ->> 'content'
+    from jsonb_array_elements(
+           public.read_knowledge_document(
+             document => %(document_id)s, chunk_count => %(page_size)s, chunk_offset => %(offset)s
+           ) -> 'chunks'
+         ) as part
 """
 
 _COUNT = "select count(*) from public.knowledge_documents where collection = %(collection)s"
@@ -205,7 +215,7 @@ class TextStore:
         """
         keys = checked_ids(keys)
         arguments = {"keys": keys, "with_embedding": False}
-        found: list[Stored] = self._read(_OF_KEYS, arguments, _STORED)
+        found = self._stored(_OF_KEYS, arguments)
         by_key = {one.key: one for one in _joined(found)}
         return [by_key[key] for key in dict.fromkeys(keys) if key in by_key]
 
@@ -217,9 +227,8 @@ class TextStore:
         """Yield all texts of the collection in the order of their ids, in pages of 500."""
         after_key = ""
         while True:
-            arguments = {"after_key": after_key, "page_size": _PAGE_SIZE}
-            arguments["with_embedding"] = with_embedding
-            page: list[Stored] = self._read(_PAGE, arguments, _STORED)
+            arguments = {"after_key": after_key, "with_embedding": with_embedding}
+            page = self._stored(_PAGE, arguments)
             if not page:
                 return
             yield from _joined(page)
@@ -275,7 +284,7 @@ class TextStore:
             **given,
         )
         arguments = {"chunk_ids": [hit.id for hit in hits], "with_embedding": with_embedding}
-        rows: list[Stored] = self._read(_OF_CHUNKS, arguments, _STORED)
+        rows = self._stored(_OF_CHUNKS, arguments, {hit.id: hit.content for hit in hits})
         stored = {str(one.chunk_id): one for one in rows}
         found = []
         for hit in hits:
@@ -285,6 +294,34 @@ class TextStore:
                 score = hit.confidence if text or similarity is None else similarity
                 found.append(replace(one, score=score))
         return found
+
+    def _stored(
+        self,
+        statement: LiteralString,
+        arguments: Mapping[str, Any],
+        texts: Mapping[str, str] | None = None,
+    ) -> list[Stored]:
+        """Read texts. Of adopted tables, `texts` has them by chunk, or they are read by document.
+
+        Raises ModuleMissingError if module own_documents is needed and is not there.
+        """
+        rows: list[Stored] = self._read(statement, {**arguments, "page_size": _PAGE_SIZE}, _STORED)
+        known = dict(texts or {})
+        for one in rows:
+            offset = 0
+            while one.content is None and str(one.chunk_id) not in known:
+                given = {"document_id": one.document_id, "page_size": _PAGE_SIZE, "offset": offset}
+                parts = self._read(_KEPT_ELSEWHERE, given, tuple_row)
+                if not parts:
+                    break  # The row is gone.
+                known.update(parts)
+                offset += _PAGE_SIZE
+        return [
+            one
+            if one.content is not None
+            else replace(one, content=known.get(str(one.chunk_id), ""))
+            for one in rows
+        ]
 
     def _in_transaction(
         self, work: Callable[[psycopg.Connection[Any]], Outcome], keys: Sequence[str] | None = None

@@ -14,15 +14,13 @@ begin
       select '(' || string_agg(
                format('chunk.place_id = %s', place.place_id) || case
                  when place.has_policies then format(
-                   ' and knowledge_internal.%I(chunk.place_%s)',
-                   knowledge_internal.reader_function(place.place_id, 'by', seen_by),
-                   knowledge_internal.key_kind(adoption.key_types)
+                   ' and knowledge_internal.%I(chunk.place_key)',
+                   knowledge_internal.reader_function(place.place_id, 'by', seen_by)
                  )
                  else '' end,
                ' or ' order by place.place_id
              ) || ')'
         from knowledge_internal.readable_places(seen_by) as place
-        join public.knowledge_adoptions as adoption on adoption.place_id = place.place_id
        where place.fault is null
          and (
            collections is null
@@ -53,20 +51,19 @@ begin
             'request.jwt.claims', jsonb_build_object('role', api_role)::text, true
           );
   for place in
-    select readable.*, knowledge_internal.key_kind(adoption.key_types) as key_type
+    select readable.*
       from knowledge_internal.readable_places(api_role) as readable
-      join public.knowledge_adoptions as adoption on adoption.place_id = readable.place_id
      order by readable.source::text
   loop
     is_error := false;
     begin
       if place.fault is null and place.has_policies then
         execute format(
-          'select count(knowledge_internal.%I(chunk.place_%s)) from ('
+          'select count(knowledge_internal.%I(chunk.place_key)) from ('
           '  select stored.* from public.knowledge_chunks as stored where stored.place_id = $1'
           '  limit $2'
           ') as chunk',
-          knowledge_internal.reader_function(place.place_id, 'as', api_role), place.key_type
+          knowledge_internal.reader_function(place.place_id, 'as', api_role)
         )
         using place.place_id, tried;
       end if;
@@ -138,9 +135,7 @@ language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
 declare
   api_role name;
 begin
-  if exists (
-    select from public.knowledge_adoptions as adoption where adoption.place_id is not null
-  ) then
+  if exists (select from public.knowledge_adoptions) then
     return;
   end if;
   foreach api_role in array knowledge_internal.searching_roles() loop

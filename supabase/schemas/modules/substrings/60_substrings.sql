@@ -1,9 +1,10 @@
 -- 060_substrings: identifiers by a part of them, where a database has pg_trgm.
 -- Module: substrings.
 -- Needs: pg_trgm.
--- Adds: an index over the identifiers of the chunks, and the search in it for an identifier that no
--- chunk has as a whole. Locks knowledge_chunks against writes while it builds the index, which it
--- leaves to you in a large corpus.
+-- Adds: column place_identifiers of knowledge_chunks with a trigger, for texts that are kept
+-- elsewhere, an index over the identifiers, and the search in it for one that no chunk has as a
+-- whole. Locks knowledge_chunks against writes while it builds the index, which it leaves to you in
+-- a large corpus.
 
 -- The identifiers of a chunk, one in a line: words with a digit, an underscore, a sign inside that
 -- prose has seldom, or a small letter before a capital one. Hyphens alone make no identifier.
@@ -25,6 +26,34 @@ begin
   );
 end
 $$;
+
+alter table public.knowledge_chunks add column place_identifiers text;
+
+comment on column public.knowledge_chunks.place_identifiers is
+  'The identifiers of heading and text, one in a line; the text can be kept elsewhere. Null: as in '
+  'content. Written by the module substrings.';
+
+-- Runs before a chunk is written: what of its text stays here.
+create function knowledge_internal.keep_identifiers() returns trigger
+-- definer: a role that may write chunks has no rights on the internal functions.
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  new.place_identifiers := knowledge_internal.identifiers_of(new.heading, new.content);
+  return new;
+end
+$$;
+
+-- Its name is between those of the trigger that reads a text kept elsewhere, complete_chunk, and
+-- of the one that leaves it there.
+create trigger complete_chunk_identifiers
+  before insert or update on public.knowledge_chunks
+  for each row when (new.content is not null)
+  execute function knowledge_internal.keep_identifiers();
+
+update public.knowledge_chunks as chunk
+   set place_identifiers = knowledge_internal.identifiers_of(stored.heading, stored.content)
+  from knowledge_internal.chunk_rows as stored
+ where stored.id = chunk.id and chunk.content is null;
 
 do $$
 declare
@@ -48,13 +77,17 @@ begin
     raise warning 'parts of identifiers are found when knowledge_chunks_identifiers is built'
       using hint = format(
         'Run, outside of a transaction: create index concurrently knowledge_chunks_identifiers on '
-        'public.knowledge_chunks using gin (lower(knowledge_internal.identifiers_of(heading, '
-        'content)) %I.gin_trgm_ops) where status = ''active''', extension_schema
+        'public.knowledge_chunks using gin (lower(coalesce(place_identifiers, '
+        'knowledge_internal.identifiers_of(heading, content))) %I.gin_trgm_ops) '
+        'where status = ''active''', extension_schema
       );
   else
     perform set_config('search_path', extension_schema, true);
     create index knowledge_chunks_identifiers on public.knowledge_chunks
-      using gin (lower(knowledge_internal.identifiers_of(heading, content)) gin_trgm_ops)
+      using gin (
+        lower(coalesce(place_identifiers, knowledge_internal.identifiers_of(heading, content)))
+        gin_trgm_ops
+      )
       where status = 'active';
     perform set_config('search_path', callers, true);
   end if;
@@ -70,6 +103,9 @@ declare
   most_typed constant integer := 4;
   most_rows constant integer := 200; -- for each identifier that is typed
   most_found constant integer := 5;
+  identifiers constant text :=
+    'coalesce(chunk.place_identifiers,'
+    ' knowledge_internal.identifiers_of(chunk.heading, chunk.content))';
   typed text;
   found_words text;
   rows integer;
@@ -108,12 +144,9 @@ begin
     );
     execute
       'with row as materialized ('
-      '  select string_to_array('
-      '           knowledge_internal.identifiers_of(chunk.heading, chunk.content), E''\n'''
-      '         ) as words'
+      '  select string_to_array(' || identifiers || ', E''\n'') as words'
       '    from public.knowledge_chunks as chunk'
-      '   where ' || scope.matching ||
-      '     and lower(knowledge_internal.identifiers_of(chunk.heading, chunk.content)) like $2'
+      '   where ' || scope.matching || ' and lower(' || identifiers || ') like $2'
       '   limit $4'
       '), best as ('
       '  select min(listed.word) as word, count(*) as rows, bool_or(lower(listed.word) = $3) as own'
