@@ -1034,57 +1034,6 @@ begin
 end
 $$;
 
--- Reads a question's text as read_text. Under websearch, a word that no visible chunk has is
--- replaced by the near word that most chunks have.
-create function knowledge_internal.read_question(
-  query_text text, search_mode text, prefix_last boolean, collections text[],
-  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings
-) returns knowledge_internal.question
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  characters_read constant integer := 4096; -- as in query_operands
-  question knowledge_internal.question := knowledge_internal.read_text(
-    query_text, search_mode, prefix_last, collections, scope, settings
-  );
-  corrected text := left(query_text, characters_read);
-  replaced jsonb;
-  typed text;
-  nearest text;
-  pattern text;
-begin
-  if search_mode <> 'websearch' then
-    return question;
-  end if;
-  for typed, nearest in
-    select word.key, best.near
-      from jsonb_each(
-             coalesce(knowledge_internal.near_words(question, scope), '{}')
-               || coalesce(knowledge_internal.words_by_part(question, scope), '{}')
-           ) as word
-     cross join lateral (
-             select found.key as near
-               from jsonb_each_text(word.value) as found
-              order by found.value::bigint desc, found.key
-              limit 1
-           ) as best
-  loop
-    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
-    if corrected ~* pattern then
-      corrected := regexp_replace(corrected, pattern, nearest, 'gi');
-      replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);
-    end if;
-  end loop;
-  if replaced is not null then
-    question := knowledge_internal.read_text(
-      corrected, search_mode, prefix_last, collections, scope, settings
-    );
-    question.replaced := replaced;
-  end if;
-  return question;
-end
-$$;
-
 -- Whether a word that no chunk has would be replaced by another one.
 create function knowledge_internal.has_near_words(question knowledge_internal.question)
 returns boolean
@@ -1223,6 +1172,63 @@ begin
      or 0 = any (question.frequencies) and knowledge_internal.has_near_words(question)
   then
     question.is_optional := null;
+  end if;
+  return question;
+end
+$$;
+
+-- Reads a question's text, as read_plain_question where that can. Under websearch, a word that no
+-- visible chunk has is replaced by the near word that most chunks have.
+create function knowledge_internal.read_question(
+  query_text text, search_mode text, prefix_last boolean, collections text[],
+  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings
+) returns knowledge_internal.question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  characters_read constant integer := 4096; -- as in query_operands
+  question knowledge_internal.question;
+  corrected text := left(query_text, characters_read);
+  replaced jsonb;
+  typed text;
+  nearest text;
+  pattern text;
+begin
+  if search_mode = 'websearch' and not prefix_last then
+    question := knowledge_internal.read_plain_question(query_text, settings);
+  end if;
+  if question.is_optional is null then
+    question := knowledge_internal.read_text(
+      query_text, search_mode, prefix_last, collections, scope, settings
+    );
+  end if;
+  if search_mode <> 'websearch' then
+    return question;
+  end if;
+  for typed, nearest in
+    select word.key, best.near
+      from jsonb_each(
+             coalesce(knowledge_internal.near_words(question, scope), '{}')
+               || coalesce(knowledge_internal.words_by_part(question, scope), '{}')
+           ) as word
+     cross join lateral (
+             select found.key as near
+               from jsonb_each_text(word.value) as found
+              order by found.value::bigint desc, found.key
+              limit 1
+           ) as best
+  loop
+    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
+    if corrected ~* pattern then
+      corrected := regexp_replace(corrected, pattern, nearest, 'gi');
+      replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);
+    end if;
+  end loop;
+  if replaced is not null then
+    question := knowledge_internal.read_text(
+      corrected, search_mode, prefix_last, collections, scope, settings
+    );
+    question.replaced := replaced;
   end if;
   return question;
 end
