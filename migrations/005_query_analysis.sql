@@ -1260,27 +1260,6 @@ begin
 end
 $$;
 
--- The words of the questions that a chunk has, as typed; of a compound that it does not have, the
--- parts that it has.
-create function knowledge_internal.matched_words(
-  content_tsv tsvector, words text[], word_queries tsquery[], compounds text[]
-) returns text[]
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-declare
-  matched text[] := '{}';
-  -- Concatenated with nothing, a tsvector outside its row is fetched once.
-  found constant tsvector := content_tsv || ''::tsvector;
-begin
-  for place in 1 .. coalesce(cardinality(words), 0) loop
-    if (compounds[place] = any (matched)) is not true and found @@ word_queries[place] then
-      matched := matched || words[place];
-    end if;
-  end loop;
-  return matched;
-end
-$$;
-
 -- A text as HTML shows it: no character of it is markup.
 create function knowledge_internal.escaped_html(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp

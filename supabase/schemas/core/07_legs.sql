@@ -1,20 +1,6 @@
 -- 007_legs: the two legs: the rows that a question finds, ranked.
--- Adds: types search_arguments, search_plan and ranked_list, and the functions that find rows by
--- the vector index and by words, and rank them. Locks nothing that exists.
-
--- The arguments of hybrid_search_knowledge_chunks, in its order.
-create type knowledge_internal.search_arguments as (
-  query_embedding extensions.vector, query_text text, match_count integer,
-  match_threshold double precision, vector_weight double precision, text_weight double precision,
-  filter_type text, search_mode text, pool_size integer, rrf_k double precision, fusion text,
-  filters jsonb, date_from date, date_to date, collections text[], viewer_id uuid,
-  public_only boolean, one_per_document boolean, neighbor_window integer,
-  recency_half_life double precision, match_offset integer, snippet boolean, formulations jsonb,
-  viewer_groups text[], on_bad_embedding text, prefix_last boolean,
-  embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
-  max_per_document integer, merge_duplicates boolean, min_confidence double precision,
-  snippets integer, order_by text, required_filters jsonb
-);
+-- Adds: types search_plan and ranked_list, and the functions that find rows by the vector index and
+-- by words, and rank them. Locks nothing that exists.
 
 -- A search whose arguments are checked and whose questions are read. asked: the questions without
 -- what like_ids add, which known_ids are. collections: each is ranked by itself; null: all
@@ -23,7 +9,7 @@ create type knowledge_internal.search_arguments as (
 -- not every active row may be returned (for excluded collections only, where they have most
 -- chunks); is_indexed: an index finds the rows that may; is_empty: there is none.
 -- sampled_collections: the collections of those rows of a sample that match, each for sample_weight
--- chunks. further: as further_arrangement returns it.
+-- chunks. further: as arranged_rows returns it.
 create type knowledge_internal.search_plan as (
   questions knowledge_internal.question[], asked knowledge_internal.question[],
   scope knowledge_internal.row_scope, settings knowledge_internal.search_settings,
@@ -888,22 +874,5 @@ begin
     end if;
   end loop;
   return lists;
-end
-$$;
-
--- The rows of one leg, vector or text: the number of the list, the score and the rank of each.
-create function knowledge_internal.leg_rows(lists knowledge_internal.ranked_list[], leg text)
-returns table (list bigint, id uuid, score double precision, rank bigint)
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  for place in 1 .. cardinality(lists) loop
-    return query
-    select place::bigint, hit.*
-      from unnest(
-             case leg when 'vector' then lists[place].vector_ids else lists[place].text_ids end,
-             case leg when 'vector' then lists[place].similarities
-               else lists[place].text_scores end
-           ) with ordinality as hit;
-  end loop;
 end
 $$;
