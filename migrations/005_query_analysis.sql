@@ -1177,11 +1177,12 @@ begin
 end
 $$;
 
--- Reads a question's text, as read_plain_question where that can. Under websearch, a word that no
+-- Reads a question's text, as read_plain_question (unless tried_plain) where that can. Under websearch, a word that no
 -- visible chunk has is replaced by the near word that most chunks have.
 create function knowledge_internal.read_question(
   query_text text, search_mode text, prefix_last boolean, collections text[],
-  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings
+  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings,
+  tried_plain boolean
 ) returns knowledge_internal.question
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -1194,7 +1195,7 @@ declare
   nearest text;
   pattern text;
 begin
-  if search_mode = 'websearch' and not prefix_last then
+  if search_mode = 'websearch' and not (prefix_last or tried_plain) then
     question := knowledge_internal.read_plain_question(query_text, settings);
   end if;
   if question.is_optional is null then

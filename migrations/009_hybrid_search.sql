@@ -432,11 +432,11 @@ end
 $$;
 
 -- Checks the arguments of a search, plans how it finds its rows, and reads its words. Without
--- needs_question, a search without any question is one of all rows that pass the filters. seen_by:
--- as in row_scope.
+-- needs_question, a search without any question is one of all rows that pass the filters. seen_by,
+-- tried_plain: as in search_lists.
 create function knowledge_internal.plan_search(
   given knowledge_internal.search_arguments, needs_question boolean default true,
-  seen_by name default null
+  seen_by name default null, tried_plain boolean default false
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -534,7 +534,8 @@ begin
     continue when plan.questions[place].query_text is null;
     question := knowledge_internal.read_question(
       plan.questions[place].query_text, given.search_mode, given.prefix_last,
-      coalesce(plan.collections, wanted.collections, required.collections), plan.scope, settings
+      coalesce(plan.collections, wanted.collections, required.collections), plan.scope, settings,
+      tried_plain
     );
     question.embedding := plan.questions[place].embedding;
     question.ignored_embedding := plan.questions[place].ignored_embedding;
@@ -647,229 +648,76 @@ begin
 end
 $$;
 
--- Each search. A plain one has a short way: static statements for the legs, and one for the fusion. ranked_lists:
--- lists to fuse instead of searching. seen_by: as in row_scope.
-create function knowledge_internal.search(
-  given knowledge_internal.search_arguments, ranked_lists jsonb default null,
-  seen_by name default null
+-- A search that is not plain: it has conditions on rows, several questions or collections,
+-- operators, several languages, an arrangement or excerpts. ranked_lists: lists to fuse instead of
+-- searching. seen_by: as in row_scope. tried_plain: read_plain_question does not read its text.
+create function knowledge_internal.search_lists(
+  given knowledge_internal.search_arguments, ranked_lists jsonb, seen_by name, tried_plain boolean
 ) returns setof public.knowledge_search_hit
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- All statements are the same for every search; planning them takes longer than running them.
-set plan_cache_mode = force_generic_plan
-set jit = off
-set max_parallel_workers_per_gather = 0
--- Rows are found by the indexes of both legs, and looked up by their ids. There are few lists, so a
--- hash table for each join takes more time and memory than the join.
-set enable_seqscan = off
-set enable_sort = off
-set enable_hashjoin = off as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  is_plain boolean := num_nonnulls(ranked_lists, seen_by) = 0
-    and knowledge_internal.is_plain(given);
-  pool constant integer := greatest(given.pool_size, given.match_count);
-  settings knowledge_internal.search_settings;
-  asked knowledge_internal.question; -- the words of all questions
-  -- Of the plain way.
-  rule knowledge_internal.fusion_rule;
-  near_ids uuid[];
-  similarities double precision[];
-  text_ids uuid[];
-  text_scores double precision[];
-  -- Of the other way.
-  plan knowledge_internal.search_plan;
+  plan constant knowledge_internal.search_plan :=
+    knowledge_internal.plan_search(given, true, seen_by, tried_plain);
   lists knowledge_internal.ranked_list[];
-  is_arranged boolean;
+  asked knowledge_internal.question; -- the words of all questions
+  rows knowledge_internal.fused_row[];
+  shown knowledge_internal.fused_row[]; -- those of the page
   best uuid; -- by its score
   merged integer;
-  notes jsonb;
-  -- Of both.
-  rows knowledge_internal.fused_row[]; -- at the end, of the page
-  rows_found bigint;
   highest double precision; -- score of a row that is the best of each list
   best_score double precision; -- where a row can have more
   first_confidence double precision;
-  pool_ended boolean;
+  is_arranged boolean;
+  notes jsonb;
 begin
-  if is_plain then
-    perform knowledge_internal.check_search_arguments(given);
-    settings := knowledge_internal.read_settings(
-      given.fusion, given.vector_weight, given.text_weight
-    );
-    if settings.text_weight = 0 and given.query_embedding is null then
-      settings.text_weight := given.text_weight;
-    end if;
-    if not settings.is_here then
-      is_plain := false;
-    elsif given.query_text ~ '[^[:space:]]' and settings.text_weight > 0 then
-      asked := knowledge_internal.read_plain_question(given.query_text, settings);
-    else
-      asked.is_optional := true;
-    end if;
-  end if;
-  if is_plain and asked.is_optional
-     and knowledge_internal.embedding_problem(given.query_embedding, settings.dimensions) is null
-  then
-    if given.query_embedding is not null and settings.vector_weight > 0 then
-      select leg.ids, leg.similarities into near_ids, similarities
-        from knowledge_internal.vector_leg(
-               given.query_embedding, pool, given.match_threshold,
-               knowledge_internal.vector_effort(pool, settings.chunk_count), settings
-             ) as leg;
-    end if;
-    if asked.matching_query is not null then
-      select leg.ids, leg.scores into text_ids, text_scores
-        from knowledge_internal.text_leg(asked, pool, settings) as leg;
-    end if;
-    rule := knowledge_internal.fusion_rules(
-      settings.fusion, given.rrf_k, settings.cosine_scale, similarities, text_scores,
-      similarities[cardinality(similarities)],
-      case when cardinality(text_scores) = pool then text_scores[pool] else 0 end
-    );
-    with
-    vector_results as (
-      select leg.id, leg.similarity, leg.vector_rank
-        from unnest(near_ids, similarities) with ordinality as leg (id, similarity, vector_rank)
-    ),
-    text_results as (
-      select leg.id, leg.text_score, leg.text_rank
-        from unnest(text_ids, text_scores) with ordinality as leg (id, text_score, text_rank)
-    ),
-    combined as (
-      select id, vector_rank, text_rank, similarity, text_score
-        from vector_results full outer join text_results using (id)
-    ),
-    -- Weighted RRF: a leg adds weight / (rrf_k + rank) for its rows, with the constant and the power
-    -- (1) of the rule. A fusion that reads scores adds them from a zero and in a unit.
-    scored as materialized (
-      select combined.*,
-             case
-               when rule.reads = 'ranks' then
-                 coalesce(
-                   settings.vector_weight
-                     / (rule.rank_constant + combined.vector_rank) ^ rule.rank_power, 0
-                 )
-                   + coalesce(
-                     settings.text_weight
-                       / (rule.rank_constant + combined.text_rank) ^ rule.rank_power, 0
-                   )
-               else
-                 settings.vector_weight * coalesce(
-                   (combined.similarity - rule.vector_zero) / rule.vector_unit, rule.vector_missing
-                 )
-                   + settings.text_weight * coalesce(
-                     (combined.text_score - rule.text_zero) / rule.text_unit, rule.text_missing
-                   )
-             end as score
-        from combined
-    ),
-    ordered as materialized (
-      select scored.id, scored.vector_rank, scored.text_rank, scored.similarity,
-             scored.text_score, scored.score + coalesce(neighbour.bonus, 0) as score
-        from scored
-        left join (
-               select near.*
-                 from knowledge_internal.neighbour_bonuses(
-                        array(select scored.id from scored),
-                        array(select scored.score from scored), settings.neighbour_weight
-                      ) as near
-                where settings.neighbour_weight is not null -- else the function is not called
-               offset 0
-             ) as neighbour on neighbour.id = scored.id
-       order by 6 desc, least(scored.vector_rank, scored.text_rank), scored.id
-    ),
-    -- How well the first hit answers the question, as in answer_confidences.
-    best as (
-      select stored.content_tsv || ''::tsvector as lexemes,
-             case when settings.vector_weight > 0 then
-               1 - (stored.embedding operator(extensions.<=>) given.query_embedding)
-             end as cosine
-        from knowledge_internal.chunk_rows as stored
-       where stored.id = (select ordered.id from ordered limit 1)
-      offset 0
+  lists := case
+    when ranked_lists is null then knowledge_internal.rank_all(plan)
+    else array(
+      select list
+        from jsonb_populate_recordset(
+               null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
+             ) as list
     )
-    select array(
-             select row(
-                      hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score, null,
-                      null, hit.score, null, null, null
-                    )::knowledge_internal.fused_row
-               from ordered as hit limit given.match_count offset given.match_offset
-           ),
-           (select count(*) from scored),
-           case when settings.neighbour_weight is not null
-             then (select ordered.score from ordered limit 1) end,
-           (
-             select knowledge_internal.confidence_of(best.cosine, fit.coverage)
-               from best
-              cross join lateral (
-                      select coalesce(
-                               sum(word.weight) filter (where best.lexemes @@ word.query), 0
-                             ) / sum(word.weight) as coverage
-                        from unnest(asked.lexeme_queries, asked.weights) as word (query, weight)
-                    ) as fit
-           )
-      into rows, rows_found, best_score, first_confidence;
-    highest := case when num_nonnulls(given.query_embedding, near_ids) = 0 then 0
-        else settings.vector_weight * rule.vector_best end
-      + case when asked.query_text is null then 0 else settings.text_weight * rule.text_best end;
-    pool_ended := pool in (cardinality(near_ids), cardinality(text_ids)) is true;
-  else
-    plan := knowledge_internal.plan_search(given, seen_by => seen_by);
-    settings := plan.settings;
-    lists := case
-      when ranked_lists is null then knowledge_internal.rank_all(plan)
-      else array(
-        select list
-          from jsonb_populate_recordset(
-                 null::knowledge_internal.ranked_list, ranked_lists -> 'lists'
-               ) as list
-      )
-    end;
-    if lists = '{}' then
-      return;
-    end if;
-    asked := knowledge_internal.words_of_questions(coalesce(plan.asked, plan.questions));
-    -- Most searches have nothing to note.
-    if cardinality(lists) > 1 or asked.is_inferred
-       or num_nonnulls(
-            asked.ignored_embedding, lists[1].relaxed_parts, asked.replaced, asked.excluded_parts,
-            asked.dropped_parts
-          ) > 0
-    then
-      notes := knowledge_internal.search_notes(plan, lists);
-    end if;
-    select every.rows, every.highest into rows, highest
-      from knowledge_internal.fused_rows(lists, plan, given.rrf_k) as every;
-    best := rows[1].id;
-    if given.min_confidence is not null and plan.questions is not null then
-      rows := knowledge_internal.rows_with_confidence(rows, given.min_confidence, plan);
-    end if;
-    is_arranged := given.one_per_document or num_nonnulls(
-      given.max_per_document, given.min_confidence, plan.further
-    ) > 0;
-    if is_arranged then
-      select found.arranged, highest * coalesce(found.greatest_factor, 1), found.merged, found.best
-        into rows, highest, merged, best
-        from knowledge_internal.arranged_rows(coalesce(rows, '{}'), given, plan) as found;
-    end if;
-    if is_arranged or settings.neighbour_weight is not null then
-      best_score := (select max(hit.score) from unnest(rows) as hit);
-    end if;
-    first_confidence := (
-      knowledge_internal.answer_confidences(coalesce(plan.asked, plan.questions), array[best])
-    )[1];
-    rows_found := cardinality(rows);
-    rows := rows[given.match_offset + 1:given.match_offset + given.match_count];
-    pool_ended := pool in (
-      select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
-        from unnest(lists) as list
-    );
+  end;
+  if lists = '{}' then
+    return;
   end if;
+  asked := knowledge_internal.words_of_questions(coalesce(plan.asked, plan.questions));
+  -- Most searches have nothing to note.
+  if cardinality(lists) > 1 or asked.is_inferred
+     or num_nonnulls(
+          asked.ignored_embedding, lists[1].relaxed_parts, asked.replaced, asked.excluded_parts,
+          asked.dropped_parts
+        ) > 0
+  then
+    notes := knowledge_internal.search_notes(plan, lists);
+  end if;
+  select every.rows, every.highest into rows, highest
+    from knowledge_internal.fused_rows(lists, plan, given.rrf_k) as every;
+  best := rows[1].id;
+  if given.min_confidence is not null and plan.questions is not null then
+    rows := knowledge_internal.rows_with_confidence(rows, given.min_confidence, plan);
+  end if;
+  is_arranged := given.one_per_document or num_nonnulls(
+    given.max_per_document, given.min_confidence, plan.further
+  ) > 0;
+  if is_arranged then
+    select found.arranged, highest * coalesce(found.greatest_factor, 1), found.merged, found.best
+      into rows, highest, merged, best
+      from knowledge_internal.arranged_rows(coalesce(rows, '{}'), given, plan) as found;
+  end if;
+  if is_arranged or (plan.settings).neighbour_weight is not null then
+    best_score := (select max(hit.score) from unnest(rows) as hit);
+  end if;
+  first_confidence := (
+    knowledge_internal.answer_confidences(coalesce(plan.asked, plan.questions), array[best])
+  )[1];
+  shown := rows[given.match_offset + 1:given.match_offset + given.match_count];
 
-  highest := greatest(highest, best_score);
   return query
   with chunk as materialized (
     select stored.*, stored.content_tsv || ''::tsvector as lexemes
-      from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit)) as stored
+      from knowledge_internal.page_rows(array(select hit.id from unnest(shown) as hit)) as stored
   ),
   near as materialized (
     select around.*
@@ -910,11 +758,16 @@ begin
          ) end,
          case when given.neighbor_window > 0
            then coalesce((select context from near where near.id = page.id), chunk.content) end,
-         rows_found, pool_ended, chunk.heading, chunk.sensitivity,
+         cardinality(rows)::bigint,
+         plan.pool in (
+           select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
+             from unnest(lists) as list
+         ),
+         chunk.heading, chunk.sensitivity,
          case when given.one_per_document then page.collections else array[chunk.collection] end,
          coalesce(size.placed, 0)::integer, document.external_key,
          coalesce(chunk.source_row, document.source_row),
-         greatest(0, least(1, page.score / highest)),
+         greatest(0, least(1, page.score / greatest(highest, best_score))),
          case when merged > 0 or ranked_lists ? 'shares' then
            coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
              'deduplicated', nullif(merged, 0),
@@ -922,7 +775,7 @@ begin
                then jsonb_build_array(page.vector_share, page.text_share, page.factors) end
            )) else notes end,
          first_confidence, page.duplicates
-    from unnest(rows) with ordinality as page
+    from unnest(shown) with ordinality as page
     join chunk on chunk.id = page.id
     left join knowledge_internal.sizes_of_documents(
            array(select chunk.document_id from chunk), plan.scope
@@ -938,6 +791,221 @@ begin
               )::uuid[])
          )
    order by page.ordinality;
+end
+$$;
+
+-- Each search. A plain one has a short way: static statements for the legs, and one that fuses and
+-- shows their rows. ranked_lists, seen_by: as in search_lists.
+create function knowledge_internal.search(
+  given knowledge_internal.search_arguments, ranked_lists jsonb default null,
+  seen_by name default null
+) returns setof public.knowledge_search_hit
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- All statements are the same for every search; planning them takes longer than running them.
+set plan_cache_mode = force_generic_plan
+set jit = off
+set max_parallel_workers_per_gather = 0
+-- Rows are found by the indexes of both legs, and looked up by their ids. There are few lists, so a
+-- hash table for each join takes more time and memory than the join.
+set enable_seqscan = off
+set enable_sort = off
+set enable_hashjoin = off as $$
+declare
+  is_plain boolean := num_nonnulls(ranked_lists, seen_by) = 0
+    and knowledge_internal.is_plain(given);
+  pool constant integer := greatest(given.pool_size, given.match_count);
+  settings knowledge_internal.search_settings;
+  asked knowledge_internal.question;
+  tried_plain boolean := false;
+  rule knowledge_internal.fusion_rule;
+  near_ids uuid[];
+  similarities double precision[];
+  text_ids uuid[];
+  text_scores double precision[];
+  highest double precision; -- score of a row that is the best of both legs
+begin
+  if is_plain then
+    perform knowledge_internal.check_search_arguments(given);
+    settings := knowledge_internal.read_settings(
+      given.fusion, given.vector_weight, given.text_weight
+    );
+    if settings.text_weight = 0 and given.query_embedding is null then
+      settings.text_weight := given.text_weight;
+    end if;
+    if not settings.is_here then
+      is_plain := false;
+    elsif given.query_text ~ '[^[:space:]]' and settings.text_weight > 0 then
+      asked := knowledge_internal.read_plain_question(given.query_text, settings);
+      tried_plain := true;
+    else
+      asked.is_optional := true;
+    end if;
+  end if;
+  if (
+    is_plain and asked.is_optional
+    and knowledge_internal.embedding_problem(given.query_embedding, settings.dimensions) is null
+  ) is not true then
+    -- What is rare has a way of its own.
+    return query
+    select hit.*
+      from knowledge_internal.search_lists(
+             given, ranked_lists, seen_by, tried_plain and asked.is_optional is null
+           ) as hit;
+    return;
+  end if;
+
+  if given.query_embedding is not null and settings.vector_weight > 0 then
+    select leg.ids, leg.similarities into near_ids, similarities
+      from knowledge_internal.vector_leg(
+             given.query_embedding, pool, given.match_threshold,
+             knowledge_internal.vector_effort(pool, settings.chunk_count), settings
+           ) as leg;
+  end if;
+  if asked.matching_query is not null then
+    select leg.ids, leg.scores into text_ids, text_scores
+      from knowledge_internal.text_leg(asked, pool, settings) as leg;
+  end if;
+  rule := knowledge_internal.fusion_rules(
+    settings.fusion, given.rrf_k, settings.cosine_scale, similarities, text_scores,
+    similarities[cardinality(similarities)],
+    case when cardinality(text_scores) = pool then text_scores[pool] else 0 end
+  );
+  highest := case when num_nonnulls(given.query_embedding, near_ids) = 0 then 0
+      else settings.vector_weight * rule.vector_best end
+    + case when asked.query_text is null then 0 else settings.text_weight * rule.text_best end;
+
+  return query
+  with
+  vector_results as (
+    select leg.id, leg.similarity, leg.vector_rank
+      from unnest(near_ids, similarities) with ordinality as leg (id, similarity, vector_rank)
+  ),
+  text_results as (
+    select leg.id, leg.text_score, leg.text_rank
+      from unnest(text_ids, text_scores) with ordinality as leg (id, text_score, text_rank)
+  ),
+  combined as (
+    select id, vector_rank, text_rank, similarity, text_score
+      from vector_results full outer join text_results using (id)
+  ),
+  -- Weighted RRF: a leg adds weight / (rrf_k + rank) for its rows, with the constant and the power
+  -- (1) of the rule. A fusion that reads scores adds them from a zero and in a unit.
+  scored as materialized (
+    select combined.*,
+           case
+             when rule.reads = 'ranks' then
+               coalesce(
+                 settings.vector_weight
+                   / (rule.rank_constant + combined.vector_rank) ^ rule.rank_power, 0
+               )
+                 + coalesce(
+                   settings.text_weight
+                     / (rule.rank_constant + combined.text_rank) ^ rule.rank_power, 0
+                 )
+             else
+               settings.vector_weight * coalesce(
+                 (combined.similarity - rule.vector_zero) / rule.vector_unit, rule.vector_missing
+               )
+                 + settings.text_weight * coalesce(
+                   (combined.text_score - rule.text_zero) / rule.text_unit, rule.text_missing
+                 )
+           end as score
+      from combined
+  ),
+  ordered as materialized (
+    select scored.id, scored.vector_rank, scored.text_rank, scored.similarity, scored.text_score,
+           scored.score + coalesce(neighbour.bonus, 0) as score
+      from scored
+      left join (
+             select near.*
+               from knowledge_internal.neighbour_bonuses(
+                      array(select scored.id from scored), array(select scored.score from scored),
+                      settings.neighbour_weight
+                    ) as near
+              where settings.neighbour_weight is not null -- else the function is not called
+             offset 0
+           ) as neighbour on neighbour.id = scored.id
+     order by 6 desc, least(scored.vector_rank, scored.text_rank), scored.id
+  ),
+  -- How well the first hit answers the question, as in answer_confidences.
+  best as materialized (
+    select chunk.lexemes, chunk.cosine
+      from (
+        select stored.content_tsv || ''::tsvector as lexemes,
+               case when settings.vector_weight > 0 then
+                 1 - (stored.embedding operator(extensions.<=>) given.query_embedding)
+               end as cosine
+          from knowledge_internal.chunk_rows as stored
+         where stored.id = (select ordered.id from ordered limit 1)
+        offset 0
+      ) as chunk
+  ),
+  page as materialized (
+    select hit.*, chunk.*
+      from (select * from ordered limit given.match_count offset given.match_offset) as hit
+     cross join lateral (
+             select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
+                    stored.source_origin, stored.metadata, stored.collection, stored.document_date,
+                    stored.heading, stored.sensitivity, stored.source_row,
+                    stored.content_tsv || ''::tsvector as lexemes
+               from knowledge_internal.chunk_rows as stored
+              where stored.id = hit.id and stored.content is not null
+             offset 0
+           ) as chunk
+  ),
+  size as (
+    select part.document_id, count(part.chunk_index) as placed
+      from public.knowledge_chunks as part
+     where part.document_id = any (array(select page.document_id from page))
+       and part.status = 'active'
+     group by part.document_id
+  )
+  select page.id, page.content, page.knowledge_type, page.document_id, page.chunk_index,
+         page.source_origin, page.metadata, page.score, page.vector_rank, page.text_rank,
+         page.similarity, page.text_score,
+         case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
+           else 'both' end,
+         array(
+           select word.typed
+             from unnest(asked.words, asked.word_queries, asked.compounds)
+                  with ordinality as word (typed, query, compound, place)
+            where page.lexemes @@ word.query
+              -- Of a compound that is there, its parts are not listed.
+              and (
+                word.compound is null
+                or not page.lexemes @@ asked.word_queries[
+                     array_position(asked.words, word.compound)
+                   ]
+              )
+            order by word.place
+         ),
+         document.title, document.source_url, page.collection, page.document_date,
+         null::text, null::text, (select count(*) from scored),
+         pool in (cardinality(near_ids), cardinality(text_ids)) is true,
+         page.heading, page.sensitivity, array[page.collection],
+         coalesce(size.placed, 0)::integer, document.external_key,
+         coalesce(page.source_row, document.source_row),
+         greatest(0, least(1, page.score / greatest(
+           highest,
+           case when settings.neighbour_weight is not null
+             then (select max(ordered.score) from ordered) end
+         ))),
+         null::jsonb,
+         (
+           select knowledge_internal.confidence_of(best.cosine, fit.coverage)
+             from best
+            cross join lateral (
+                    select coalesce(
+                             sum(word.weight) filter (where best.lexemes @@ word.query), 0
+                           ) / sum(word.weight) as coverage
+                      from unnest(asked.lexeme_queries, asked.weights) as word (query, weight)
+                  ) as fit
+         ),
+         null::integer
+    from page
+    left join size on size.document_id = page.document_id
+    left join public.knowledge_documents as document on document.id = page.document_id
+   order by page.score desc, least(page.vector_rank, page.text_rank), page.id;
 end
 $$;
 
