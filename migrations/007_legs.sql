@@ -500,9 +500,9 @@ $$;
 -- How a search with conditions reads its rows. matching: how many chunks, of one collection or of
 -- all, may match, by the sample of the plan; null without a filter. index_rows are asked of the
 -- vector index; where few rows match (is_narrow), the index is not used: compared_by_bits rows are
--- chosen by embedding_bits (null: all), and compared_exactly of them returned. With at most most_read
--- matching rows (or few, where the vector leg compares them too) all of them are candidates of the
--- text leg, else takes_candidates.
+-- chosen by embedding_bits (null: all), and compared_exactly of them returned. With at most
+-- most_read matching rows (or few, where the vector leg compares them too) all of them are
+-- candidates of the text leg, else takes_candidates.
 create function knowledge_internal.reading_limits(
   plan knowledge_internal.search_plan, collection text, has_embedding boolean,
   out matching double precision, out index_rows integer, out is_narrow boolean,

@@ -18,6 +18,17 @@ create type knowledge_internal.search_arguments as (
   snippets integer, order_by text, required_filters jsonb
 );
 
+-- The arguments that leave out rows, beside filters, which leave out rows by each condition; cause:
+-- as in explain_missing_knowledge_chunk. Arguments of one row are one restriction.
+create function knowledge_internal.row_arguments()
+returns table (cause text, names text[])
+language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+  values
+    ('filter', '{filter_type}'::text[]), ('date', '{date_from}'), ('date', '{date_to}'),
+    ('collection', '{collections}'), ('like', '{like_ids}'), ('permission', '{public_only}'),
+    ('permission', '{viewer_id,viewer_groups}')
+$$;
+
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
 create type public.knowledge_search_hit as (
@@ -401,8 +412,8 @@ end
 $$;
 
 -- Extension point: the fused list of a search, arranged as given. Without a list, before there is
--- one: further is what arranging reads of the arguments, checked; null for nothing. merged: how many
--- rows stand in others of their documents; best: the row with the best score; greatest_factor: by
+-- one: further is what arranging reads of the arguments, checked; null for nothing. merged: how
+-- many rows stand in others of their documents; best: the row with the best score; greatest_factor: by
 -- which a score can be multiplied, null for 1. Raises 22023.
 create function knowledge_internal.arranged_rows(
   fused knowledge_internal.fused_row[], given knowledge_internal.search_arguments,

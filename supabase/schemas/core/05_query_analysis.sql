@@ -1176,8 +1176,8 @@ begin
 end
 $$;
 
--- Reads a question's text, as read_plain_question (unless tried_plain) where that can. Under websearch, a word that no
--- visible chunk has is replaced by the near word that most chunks have.
+-- Reads a question's text, as read_plain_question where that can, which was not tried_plain. Under
+-- websearch, a word that no visible chunk has is replaced by the near word that most chunks have.
 create function knowledge_internal.read_question(
   query_text text, search_mode text, prefix_last boolean, collections text[],
   scope knowledge_internal.row_scope, settings knowledge_internal.search_settings,

@@ -31,13 +31,7 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
             where entry.key = any (named.names)
          ),
          named.names[:1]
-    from (
-      values
-        ('filter', array['filter_type']), ('date', array['date_from']), ('date', array['date_to']),
-        ('collection', array['collections']), ('like', array['like_ids']),
-        ('permission', array['public_only']),
-        ('permission', array['viewer_id', 'viewer_groups'])
-    ) as named (cause, names)
+    from knowledge_internal.row_arguments() as named
    where search ?| named.names
 $$;
 

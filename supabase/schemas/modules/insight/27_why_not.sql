@@ -81,6 +81,7 @@ begin
         when cause = 'collection' then 'its collection is ' || chunk.collection
         when argument = 'public_only' then 'it is private'
         when cause = 'like' then 'it is in like_ids, or in the document of one'
+        when cause <> 'permission' then format('it does not meet %s', argument)
         else 'it is private' || coalesce(
           ' to ' || nullif(
             concat_ws(
