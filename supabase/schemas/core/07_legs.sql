@@ -100,6 +100,7 @@ declare
   direction constant extensions.vector :=
     extensions.l2_normalize(extensions.subvector(query_embedding, 1, 4000));
   callers text[];
+  merged record;
   last integer;
 begin
   strategy := 'compared: few rows';
@@ -117,10 +118,12 @@ begin
          order by chunk.indexed_embedding operator(extensions.<=>) direction
          limit index_rows
       ) as near;
-    select merged.ids, merged.similarities into ids, similarities
-      from knowledge_internal.nearest_elsewhere(
-             ids, similarities, query_embedding, null, null, index_rows
-           ) as merged;
+    -- An assignment, because each search pays for a statement.
+    merged := knowledge_internal.nearest_elsewhere(
+      ids, similarities, query_embedding, null, null, index_rows
+    );
+    ids := merged.ids;
+    similarities := merged.similarities;
     perform knowledge_internal.exchange_vector_settings(callers);
     strategy := case when cardinality(ids) >= index_rows then 'index'
       else 'compared: the index stopped early' end;
