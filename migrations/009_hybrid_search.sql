@@ -413,8 +413,8 @@ $$;
 
 -- Extension point: the fused list of a search, arranged as given. Without a list, before there is
 -- one: further is what arranging reads of the arguments, checked; null for nothing. merged: how
--- many rows stand in others of their documents; best: the row with the best score; greatest_factor: by
--- which a score can be multiplied, null for 1. Raises 22023.
+-- many rows stand in others of their documents; best: the row with the best score;
+-- greatest_factor: by which a score can be multiplied, null for 1. Raises 22023.
 create function knowledge_internal.arranged_rows(
   fused knowledge_internal.fused_row[], given knowledge_internal.search_arguments,
   plan knowledge_internal.search_plan, out arranged knowledge_internal.fused_row[],
