@@ -1053,8 +1053,11 @@ end
 $$;
 
 -- Extension point: whether expansions would return any for a text with these words, in lower case
--- and ASCII letters, and their lexemes. Each search of plain words calls it: be fast.
-create function knowledge_internal.has_expansions(words text[], lexemes text[]) returns boolean
+-- and ASCII letters, and their lexemes, in these collections. Each search of plain words calls it:
+-- be fast.
+create function knowledge_internal.has_expansions(
+  words text[], lexemes text[], collections text[]
+) returns boolean
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return false;
@@ -1065,7 +1068,7 @@ $$;
 -- is_optional is null for any other text, which read_question reads. A text of words alone is read
 -- with two statements; compounds (N-cadherin, p53) are read as there.
 create function knowledge_internal.read_plain_question(
-  query_text text, settings knowledge_internal.search_settings
+  query_text text, settings knowledge_internal.search_settings, collections text[] default null
 ) returns knowledge_internal.question
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
@@ -1166,7 +1169,7 @@ begin
   end if;
   if knowledge_internal.has_expansions(
        string_to_array(lower(regexp_replace(query_text, '[^A-Za-z]+', ' ', 'g')), ' '),
-       question.lexemes
+       question.lexemes, collections
      )
      or 0 = any (question.frequencies) and knowledge_internal.has_near_words(question)
   then
@@ -1195,7 +1198,7 @@ declare
   pattern text;
 begin
   if search_mode = 'websearch' and not (prefix_last or tried_plain) then
-    question := knowledge_internal.read_plain_question(query_text, settings);
+    question := knowledge_internal.read_plain_question(query_text, settings, collections);
   end if;
   if question.is_optional is null then
     question := knowledge_internal.read_text(
