@@ -1034,64 +1034,6 @@ begin
 end
 $$;
 
--- Reads a question's text as read_text. Under websearch, a word that no visible chunk has is
--- replaced by the near word that most chunks have.
-create function knowledge_internal.read_question(
-  query_text text, search_mode text, prefix_last boolean, collections text[],
-  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings
-) returns knowledge_internal.question
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
-set standard_conforming_strings = on as $$
-declare
-  characters_read constant integer := 4096; -- as in query_operands
-  question knowledge_internal.question := knowledge_internal.read_text(
-    query_text, search_mode, prefix_last, collections, scope, settings
-  );
-  corrected text := left(query_text, characters_read);
-  replaced jsonb;
-  typed text;
-  nearest text;
-  pattern text;
-begin
-  if search_mode <> 'websearch' then
-    return question;
-  end if;
-  for typed, nearest in
-    select word.key, best.near
-      from jsonb_each(
-             coalesce(knowledge_internal.near_words(question, scope), '{}')
-               || coalesce(knowledge_internal.words_by_part(question, scope), '{}')
-           ) as word
-     cross join lateral (
-             select found.key as near
-               from jsonb_each_text(word.value) as found
-              order by found.value::bigint desc, found.key
-              limit 1
-           ) as best
-  loop
-    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
-    if corrected ~* pattern then
-      corrected := regexp_replace(corrected, pattern, nearest, 'gi');
-      replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);
-    end if;
-  end loop;
-  if replaced is not null then
-    question := knowledge_internal.read_text(
-      corrected, search_mode, prefix_last, collections, scope, settings
-    );
-    question.replaced := replaced;
-    -- A hit is not said to have pieces of the near word that were not typed.
-    select array_agg(word.typed order by word.place), array_agg(word.query order by word.place),
-           array_agg(word.compound order by word.place)
-      into question.words, question.word_queries, question.compounds
-      from unnest(question.words, question.word_queries, question.compounds)
-           with ordinality as word (typed, query, compound, place)
-     where word.compound is null or strpos(lower(query_text), lower(word.typed)) > 0;
-  end if;
-  return question;
-end
-$$;
-
 -- Whether a word that no chunk has would be replaced by another one.
 create function knowledge_internal.has_near_words(question knowledge_internal.question)
 returns boolean
@@ -1112,8 +1054,11 @@ end
 $$;
 
 -- Extension point: whether expansions would return any for a text with these words, in lower case
--- and ASCII letters, and their lexemes. Each search of plain words calls it: be fast.
-create function knowledge_internal.has_expansions(words text[], lexemes text[]) returns boolean
+-- and ASCII letters, and their lexemes, in these collections. Each search of plain words calls it:
+-- be fast.
+create function knowledge_internal.has_expansions(
+  words text[], lexemes text[], collections text[]
+) returns boolean
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return false;
@@ -1124,7 +1069,7 @@ $$;
 -- is_optional is null for any other text, which read_question reads. A text of words alone is read
 -- with two statements; compounds (N-cadherin, p53) are read as there.
 create function knowledge_internal.read_plain_question(
-  query_text text, settings knowledge_internal.search_settings
+  query_text text, settings knowledge_internal.search_settings, collections text[] default null
 ) returns knowledge_internal.question
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
@@ -1225,11 +1170,76 @@ begin
   end if;
   if knowledge_internal.has_expansions(
        string_to_array(lower(regexp_replace(query_text, '[^A-Za-z]+', ' ', 'g')), ' '),
-       question.lexemes
+       question.lexemes, collections
      )
      or 0 = any (question.frequencies) and knowledge_internal.has_near_words(question)
   then
     question.is_optional := null;
+  end if;
+  return question;
+end
+$$;
+
+-- Reads a question's text, as read_plain_question where that can, which was not tried_plain. Under
+-- websearch, a word that no visible chunk has is replaced by the near word that most chunks have.
+create function knowledge_internal.read_question(
+  query_text text, search_mode text, prefix_last boolean, collections text[],
+  scope knowledge_internal.row_scope, settings knowledge_internal.search_settings,
+  tried_plain boolean
+) returns knowledge_internal.question
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+declare
+  characters_read constant integer := 4096; -- as in query_operands
+  question knowledge_internal.question;
+  corrected text := left(query_text, characters_read);
+  replaced jsonb;
+  typed text;
+  nearest text;
+  pattern text;
+begin
+  if search_mode = 'websearch' and not (prefix_last or tried_plain) then
+    question := knowledge_internal.read_plain_question(query_text, settings, collections);
+  end if;
+  if question.is_optional is null then
+    question := knowledge_internal.read_text(
+      query_text, search_mode, prefix_last, collections, scope, settings
+    );
+  end if;
+  if search_mode <> 'websearch' then
+    return question;
+  end if;
+  for typed, nearest in
+    select word.key, best.near
+      from jsonb_each(
+             coalesce(knowledge_internal.near_words(question, scope), '{}')
+               || coalesce(knowledge_internal.words_by_part(question, scope), '{}')
+           ) as word
+     cross join lateral (
+             select found.key as near
+               from jsonb_each_text(word.value) as found
+              order by found.value::bigint desc, found.key
+              limit 1
+           ) as best
+  loop
+    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
+    if corrected ~* pattern then
+      corrected := regexp_replace(corrected, pattern, nearest, 'gi');
+      replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);
+    end if;
+  end loop;
+  if replaced is not null then
+    question := knowledge_internal.read_text(
+      corrected, search_mode, prefix_last, collections, scope, settings
+    );
+    question.replaced := replaced;
+    -- A hit is not said to have pieces of the near word that were not typed.
+    select array_agg(word.typed order by word.place), array_agg(word.query order by word.place),
+           array_agg(word.compound order by word.place)
+      into question.words, question.word_queries, question.compounds
+      from unnest(question.words, question.word_queries, question.compounds)
+           with ordinality as word (typed, query, compound, place)
+     where word.compound is null or strpos(lower(query_text), lower(word.typed)) > 0;
   end if;
   return question;
 end
@@ -1258,27 +1268,6 @@ begin
       ) as typed;
   end if;
   return asked;
-end
-$$;
-
--- The words of the questions that a chunk has, as typed; of a compound that it does not have, the
--- parts that it has.
-create function knowledge_internal.matched_words(
-  content_tsv tsvector, words text[], word_queries tsquery[], compounds text[]
-) returns text[]
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-declare
-  matched text[] := '{}';
-  -- Concatenated with nothing, a tsvector outside its row is fetched once.
-  found constant tsvector := content_tsv || ''::tsvector;
-begin
-  for place in 1 .. coalesce(cardinality(words), 0) loop
-    if (compounds[place] = any (matched)) is not true and found @@ word_queries[place] then
-      matched := matched || words[place];
-    end if;
-  end loop;
-  return matched;
 end
 $$;
 

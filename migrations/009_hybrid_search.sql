@@ -1,8 +1,33 @@
 -- 009_hybrid_search: the search.
--- Adds: type knowledge_search_hit, hybrid_search_knowledge_chunks, and before it the second way of
--- a search: the functions that check and plan it, and search, which runs it. Locks nothing that
--- exists.
+-- Adds: types search_arguments and knowledge_search_hit, hybrid_search_knowledge_chunks, and before
+-- it search, the way of those that are not plain, and the functions that check, plan and arrange
+-- one. Locks nothing that exists.
 -- Written from supabase/schemas/core/09_hybrid_search.sql by `make baseline`: edit that file.
+
+-- The arguments of hybrid_search_knowledge_chunks, in its order.
+create type knowledge_internal.search_arguments as (
+  query_embedding extensions.vector, query_text text, match_count integer,
+  match_threshold double precision, vector_weight double precision, text_weight double precision,
+  filter_type text, search_mode text, pool_size integer, rrf_k double precision, fusion text,
+  filters jsonb, date_from date, date_to date, collections text[], viewer_id uuid,
+  public_only boolean, one_per_document boolean, neighbor_window integer,
+  recency_half_life double precision, match_offset integer, snippet boolean, formulations jsonb,
+  viewer_groups text[], on_bad_embedding text, prefix_last boolean,
+  embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
+  max_per_document integer, merge_duplicates boolean, min_confidence double precision,
+  snippets integer, order_by text, required_filters jsonb, as_of timestamptz
+);
+
+-- The arguments that leave out rows, beside filters, which leave out rows by each condition; cause:
+-- as in explain_missing_knowledge_chunk. Arguments of one row are one restriction.
+create function knowledge_internal.row_arguments()
+returns table (cause text, names text[])
+language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+  values
+    ('filter', '{filter_type}'::text[]), ('date', '{date_from}'), ('date', '{date_to}'),
+    ('collection', '{collections}'), ('like', '{like_ids}'), ('validity', '{as_of}'),
+    ('permission', '{public_only}'), ('permission', '{viewer_id,viewer_groups}')
+$$;
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
 -- twice.
@@ -50,6 +75,53 @@ begin
                     coalesce(given::text, 'null')
       using errcode = '22023';
   end if;
+end
+$$;
+
+-- The arguments of an object, with the defaults for those that it lacks. for_backends: the function
+-- that reads them, which check_caller checks first. Raises 22023 for an unknown name and a value of
+-- another type; the message begins with place and the name.
+create function knowledge_internal.given_arguments(
+  search jsonb, place text default 'search', for_backends text default null
+) returns knowledge_internal.search_arguments
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- The defaults, as in the signature of hybrid_search_knowledge_chunks.
+  given knowledge_internal.search_arguments := jsonb_populate_record(
+    null::knowledge_internal.search_arguments,
+    '{
+      "match_count": 10, "match_threshold": 0, "vector_weight": 1, "text_weight": 1,
+      "search_mode": "websearch", "pool_size": 50, "rrf_k": 60, "public_only": false,
+      "one_per_document": false, "neighbor_window": 0, "match_offset": 0, "snippet": false,
+      "on_bad_embedding": "error", "prefix_last": false, "embedding_from_text": false,
+      "diversity": 0, "merge_duplicates": false, "snippets": 1
+    }'
+  );
+  names constant jsonb := to_jsonb(given);
+  argument text;
+begin
+  given.as_of := knowledge_internal.current_as_of();
+  if for_backends is not null then
+    perform knowledge_internal.check_caller(for_backends);
+  end if;
+  if jsonb_typeof(search) is distinct from 'object' then
+    raise exception '% must be an object of arguments of the search', place using errcode = '22023';
+  end if;
+  for argument in select named.name from jsonb_object_keys(search) as named (name) loop
+    if not names ? argument then
+      raise exception '%.%: no argument of the search has this name', place, left(argument, 100)
+        using errcode = '22023',
+              hint = 'The arguments are those of hybrid_search_knowledge_chunks.';
+    end if;
+    given := jsonb_populate_record(given, jsonb_build_object(argument, search -> argument));
+  end loop;
+  return given;
+exception
+  when invalid_parameter_value then
+    raise;
+  when data_exception or program_limit_exceeded then
+    raise exception '%.%: %', place, left(argument, 100), left(sqlerrm, 200)
+      using errcode = '22023';
 end
 $$;
 
@@ -271,30 +343,112 @@ begin
 end
 $$;
 
--- Extension point: what else the fused list of a search is arranged by, as arranged_rows reads it;
--- null for nothing. It is called where one of these arguments is given. Raises 22023.
-create function knowledge_internal.further_arrangement(given knowledge_internal.search_arguments)
-returns jsonb
+-- Those of the rows that fit the question at least as min_confidence says.
+create function knowledge_internal.rows_with_confidence(
+  rows knowledge_internal.fused_row[], min_confidence double precision,
+  plan knowledge_internal.search_plan
+) returns knowledge_internal.fused_row[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
+begin
+  return array(
+    select hit
+      from unnest(rows) as hit
+      join unnest(
+             ids,
+             knowledge_internal.answer_confidences(coalesce(plan.asked, plan.questions), ids)
+           ) with ordinality as rated (id, confidence, place) on rated.id = hit.id
+     where (rated.confidence < min_confidence) is not true
+     order by rated.place
+  );
+end
+$$;
+
+-- The rows that one_per_document or max_per_document leave of a sorted list. merged: how many rows
+-- stand in others of their documents. With one_per_document, a document stands where its best row
+-- stands, with its score, and shows its best chunk.
+create function knowledge_internal.rows_of_documents(
+  rows knowledge_internal.fused_row[], one_per_document boolean, max_per_document integer,
+  out kept knowledge_internal.fused_row[], out merged integer
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
+begin
+  if not one_per_document and max_per_document is null then
+    kept := rows;
+    return;
+  end if;
+  kept := array(
+    select row(
+             shown.id, shown.vector_rank, shown.text_rank, shown.similarity, shown.text_score,
+             shown.vector_share, shown.text_share,
+             case when one_per_document then shown.best_score else shown.score end,
+             case when one_per_document then array(
+               select distinct name from unnest(shown.names) as name
+                where name is not null order by name
+             ) end,
+             shown.factors, shown.duplicates
+           )::knowledge_internal.fused_row
+      from (
+        select hit.*, max(hit.score) over of_document as best_score,
+               array_agg(chunk.collection) over of_document as names,
+               min(hit.ordinality) over of_document as best_place,
+               row_number() over (
+                 partition by coalesce(chunk.document_id, hit.id)
+                     order by case when one_per_document then chunk.chunk_index is null end,
+                              hit.ordinality
+               ) as place_in_document
+          from unnest(rows) with ordinality as hit
+          left join knowledge_internal.rows_by_id(ids) as chunk on chunk.id = hit.id
+        window of_document as (partition by coalesce(chunk.document_id, hit.id))
+      ) as shown
+     where shown.place_in_document
+             <= case when one_per_document then 1 else max_per_document end
+     order by case when one_per_document then shown.best_place else shown.ordinality end
+  );
+  merged := case when one_per_document then cardinality(rows) - cardinality(kept) end;
+end
+$$;
+
+-- Extension point: the fused list of a search, arranged as given. Without a list, before there is
+-- one: further is what arranging reads of the arguments, checked; null for nothing. merged: how
+-- many rows stand in others of their documents; best: the row with the best score;
+-- greatest_factor: by which a score can be multiplied, null for 1. Raises 22023.
+create function knowledge_internal.arranged_rows(
+  fused knowledge_internal.fused_row[], given knowledge_internal.search_arguments,
+  plan knowledge_internal.search_plan, out arranged knowledge_internal.fused_row[],
+  out merged integer, out best uuid, out greatest_factor double precision, out further jsonb
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  raise exception '% needs the module arrange, which is not installed',
-                  case
-                    when given.boosts is not null then 'boosts'
-                    when given.order_by is not null then 'order_by'
-                    when given.merge_duplicates then 'merge_duplicates'
-                    else 'diversity'
-                  end
-    using errcode = '0A000',
-          hint = 'Install the module arrange: second-brain migrate --with arrange';
+  if fused is null then
+    raise exception '% needs the module arrange, which is not installed',
+                    case
+                      when given.boosts is not null then 'boosts'
+                      when given.order_by is not null then 'order_by'
+                      when given.merge_duplicates then 'merge_duplicates'
+                      when given.recency_half_life is not null then 'recency_half_life'
+                      else 'diversity'
+                    end
+      using errcode = '0A000',
+            hint = 'Install the module arrange: second-brain migrate --with arrange';
+  end if;
+  select listed.kept, listed.merged, listed.kept[1].id
+    into arranged, merged, best
+    from knowledge_internal.rows_of_documents(
+           fused, given.one_per_document, given.max_per_document
+         ) as listed;
 end
 $$;
 
 -- Checks the arguments of a search, plans how it finds its rows, and reads its words. Without
--- needs_question, a search without any question is one of all rows that pass the filters. seen_by:
--- as in row_scope.
+-- needs_question, a search without any question is one of all rows that pass the filters. seen_by,
+-- tried_plain: as in search.
 create function knowledge_internal.plan_search(
   given knowledge_internal.search_arguments, needs_question boolean default true,
-  seen_by name default null
+  seen_by name default null, tried_plain boolean default false
 ) returns knowledge_internal.search_plan
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -351,9 +505,9 @@ begin
          cross join knowledge_internal.rows_by_id(corpus.sample) as chunk
       ) is true;
   if (given.diversity = 0) is not true or given.merge_duplicates
-     or num_nonnulls(given.boosts, given.order_by) > 0
+     or num_nonnulls(given.boosts, given.order_by, given.recency_half_life) > 0
   then
-    plan.further := knowledge_internal.further_arrangement(given);
+    plan.further := (knowledge_internal.arranged_rows(null, given, plan)).further;
   end if;
   if given.like_ids <> '{}' then
     plan := knowledge_internal.with_known(plan, given.like_ids);
@@ -392,7 +546,8 @@ begin
     continue when plan.questions[place].query_text is null;
     question := knowledge_internal.read_question(
       plan.questions[place].query_text, given.search_mode, given.prefix_last,
-      coalesce(plan.collections, wanted.collections, required.collections), plan.scope, settings
+      coalesce(plan.collections, wanted.collections, required.collections), plan.scope, settings,
+      tried_plain
     );
     question.embedding := plan.questions[place].embedding;
     question.ignored_embedding := plan.questions[place].ignored_embedding;
@@ -477,35 +632,57 @@ begin
 end
 $$;
 
--- The second way, for each search that is not plain: it has conditions on rows, several questions
--- or collections, operators, several languages, an arrangement or excerpts. ranked_lists: lists to
--- fuse instead of searching. seen_by: as in row_scope.
+-- Whether only such arguments are given that every active row may be returned, in an order by its
+-- score alone. One that is not named here is one that the short way of a search does not read.
+create function knowledge_internal.is_plain(given knowledge_internal.search_arguments)
+returns boolean
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return num_nonnulls(
+      given.filter_type, given.filters, given.date_from, given.date_to, given.collections,
+      given.viewer_id, given.recency_half_life, given.formulations, given.viewer_groups,
+      given.like_ids, given.boosts, given.max_per_document, given.min_confidence, given.order_by,
+      given.required_filters, given.as_of
+    ) = 0
+    and not (
+      given.public_only or given.one_per_document or given.snippet or given.prefix_last
+      or given.embedding_from_text or given.merge_duplicates
+    )
+    and given.neighbor_window = 0 and given.diversity = 0 and given.snippets = 1
+    and given.on_bad_embedding = 'error' and given.search_mode = 'websearch'
+    and (given.query_embedding is not null or given.query_text ~ '[^[:space:]]')
+    -- What read_plain_question leaves to the other way at sight: phrases and other letters.
+    and (
+      given.query_text is null
+      or strpos(given.query_text, '"') = 0
+        and octet_length(given.query_text) = length(given.query_text)
+    );
+end
+$$;
+
+-- A search that is not plain: it has conditions on rows, several questions or collections,
+-- operators, several languages, an arrangement or excerpts. ranked_lists: lists to fuse instead of
+-- searching. seen_by: as in row_scope. tried_plain: read_plain_question does not read its text.
 create function knowledge_internal.search(
   given knowledge_internal.search_arguments, ranked_lists jsonb default null,
-  seen_by name default null
+  seen_by name default null, tried_plain boolean default false
 ) returns setof public.knowledge_search_hit
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- The statement is the same for every search; planning it takes longer than running it.
-set plan_cache_mode = force_generic_plan
-set jit = off
-set max_parallel_workers_per_gather = 0
--- Rows are looked up by their ids. There are few lists, so a hash table for each join takes more
--- time and memory than the join.
-set enable_seqscan = off
-set enable_hashjoin = off as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  plan knowledge_internal.search_plan;
+  plan constant knowledge_internal.search_plan :=
+    knowledge_internal.plan_search(given, true, seen_by, tried_plain);
   lists knowledge_internal.ranked_list[];
   asked knowledge_internal.question; -- the words of all questions
-  notes jsonb;
-  best_score double precision;
   rows knowledge_internal.fused_row[];
-  merged integer;
+  shown knowledge_internal.fused_row[]; -- those of the page
   best uuid; -- by its score
+  merged integer;
+  highest double precision; -- score of a row that is the best of each list
+  best_score double precision; -- where a row can have more
   first_confidence double precision;
-  rows_found bigint;
+  is_arranged boolean;
+  notes jsonb;
 begin
-  plan := knowledge_internal.plan_search(given, seen_by => seen_by);
   lists := case
     when ranked_lists is null then knowledge_internal.rank_all(plan)
     else array(
@@ -528,36 +705,43 @@ begin
   then
     notes := knowledge_internal.search_notes(plan, lists);
   end if;
-  best_score := knowledge_internal.highest_score(plan, given.rrf_k);
-
-  rows := knowledge_internal.fused_rows(lists, plan, given.rrf_k);
-  if given.one_per_document
-     or num_nonnulls(
-          given.max_per_document, given.min_confidence, given.recency_half_life, plan.further,
-          (plan.settings).neighbour_weight
-        ) > 0
-  then
-    select found.arranged, found.merged, found.best, best_score * coalesce(found.greatest_factor, 1)
-      into rows, merged, best, best_score
-      from knowledge_internal.arranged_rows(rows, given, plan) as found;
-    -- What a neighbour adds can lift a hit above the highest score of the legs.
-    best_score := greatest(best_score, (select max(hit.score) from unnest(rows) as hit));
+  select every.rows, every.highest into rows, highest
+    from knowledge_internal.fused_rows(lists, plan, given.rrf_k) as every;
+  best := rows[1].id;
+  if given.min_confidence is not null and plan.questions is not null then
+    rows := knowledge_internal.rows_with_confidence(rows, given.min_confidence, plan);
   end if;
-
-  best := coalesce(best, rows[1].id);
+  is_arranged := given.one_per_document or num_nonnulls(
+    given.max_per_document, given.min_confidence, plan.further
+  ) > 0;
+  if is_arranged then
+    select found.arranged, highest * coalesce(found.greatest_factor, 1), found.merged, found.best
+      into rows, highest, merged, best
+      from knowledge_internal.arranged_rows(coalesce(rows, '{}'), given, plan) as found;
+  end if;
+  if is_arranged or (plan.settings).neighbour_weight is not null then
+    best_score := (select max(hit.score) from unnest(rows) as hit);
+  end if;
   first_confidence := (
     knowledge_internal.answer_confidences(coalesce(plan.asked, plan.questions), array[best])
   )[1];
-  rows_found := cardinality(rows);
-  rows := rows[given.match_offset + 1:given.match_offset + given.match_count];
+  shown := rows[given.match_offset + 1:given.match_offset + given.match_count];
+
   return query
   with chunk as materialized (
-    select * from knowledge_internal.page_rows(array(select hit.id from unnest(rows) as hit))
+    select stored.*, stored.content_tsv || ''::tsvector as lexemes
+      from knowledge_internal.page_rows(array(select hit.id from unnest(shown) as hit)) as stored
   ),
   near as materialized (
     select around.*
       from knowledge_internal.surroundings(
-             array(select row(chunk.*)::knowledge_internal.page_row from chunk),
+             array(
+               select row(
+                        chunk.id, null, null, chunk.document_id, chunk.chunk_index, null, null,
+                        null, null, chunk.collection, null, null, null, null, null
+                      )::knowledge_internal.page_row
+                 from chunk
+             ),
              given.neighbor_window, plan.scope
            ) as around
   )
@@ -566,37 +750,45 @@ begin
          page.similarity, page.text_score,
          case when page.text_rank is null then 'vector' when page.vector_rank is null then 'text'
            else 'both' end,
-         knowledge_internal.matched_words(
-           chunk.content_tsv, asked.words, asked.word_queries, asked.compounds
+         array(
+           select word.typed
+             from unnest(asked.words, asked.word_queries, asked.compounds)
+                  with ordinality as word (typed, query, compound, place)
+            where chunk.lexemes @@ word.query
+              -- Of a compound that is there, its parts are not listed.
+              and (
+                word.compound is null
+                or (
+                  chunk.lexemes @@ asked.word_queries[array_position(asked.words, word.compound)]
+                ) is not true
+              )
+            order by word.place
          ),
          document.title, document.source_url, chunk.collection,
          case when seen_by is null or document.id is not null then chunk.document_date end,
-         case
-           when given.snippet then knowledge_internal.marked_snippet(
-             chunk.content, chunk.content_tsv, chunk.language, asked, given.snippets
-           )
-         end,
+         case when given.snippet then knowledge_internal.marked_snippet(
+           chunk.content, chunk.content_tsv, chunk.language, asked, given.snippets
+         ) end,
          case when given.neighbor_window > 0
            then coalesce((select context from near where near.id = page.id), chunk.content) end,
-         rows_found,
+         cardinality(rows)::bigint,
          plan.pool in (
            select greatest(cardinality(list.vector_ids), cardinality(list.text_ids), 0)
              from unnest(lists) as list
          ),
          chunk.heading, chunk.sensitivity,
          case when given.one_per_document then page.collections else array[chunk.collection] end,
-         coalesce(size.placed, 0)::integer,
-         document.external_key, coalesce(chunk.source_row, document.source_row),
-         greatest(0, least(1, page.score / best_score)),
+         coalesce(size.placed, 0)::integer, document.external_key,
+         coalesce(chunk.source_row, document.source_row),
+         greatest(0, least(1, page.score / greatest(highest, best_score))),
          case when merged > 0 or ranked_lists ? 'shares' then
            coalesce(notes, '{}') || jsonb_strip_nulls(jsonb_build_object(
              'deduplicated', nullif(merged, 0),
              'shares', case when ranked_lists ? 'shares'
                then jsonb_build_array(page.vector_share, page.text_share, page.factors) end
            )) else notes end,
-         first_confidence,
-         page.duplicates
-    from unnest(rows) with ordinality as page
+         first_confidence, page.duplicates
+    from unnest(shown) with ordinality as page
     join chunk on chunk.id = page.id
     left join knowledge_internal.sizes_of_documents(
            array(select chunk.document_id from chunk), plan.scope
@@ -604,7 +796,7 @@ begin
     left join public.knowledge_documents as document
       on document.id = chunk.document_id
      and (
-           not (plan.scope).is_restricted
+           (plan.scope).is_restricted is not true
            or document.id = any ((
                 select knowledge_internal.visible_documents(
                          array(select chunk.document_id from chunk), plan.scope
@@ -661,38 +853,25 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set jit = off
 set max_parallel_workers_per_gather = 0
--- Rows are found by the indexes of both legs, and looked up by their ids.
+-- Rows are found by the indexes of both legs, and looked up by their ids. There are few lists, so a
+-- hash table for each join takes more time and memory than the join.
 set enable_seqscan = off
 set enable_sort = off
 set enable_hashjoin = off as $$
 declare
-  pool constant integer := greatest(pool_size, match_count);
-  -- Only these arguments are given, within their bounds: every active row may be returned. An
-  -- argument that is not named here is one that the second way reads.
-  is_plain boolean := num_nonnulls(
-      filter_type, filters, date_from, date_to, collections, viewer_id, recency_half_life,
-      formulations, viewer_groups, like_ids, boosts, max_per_document, min_confidence, order_by,
-      required_filters, as_of, ranked_lists
-    ) = 0
-    and not (
-      public_only or one_per_document or snippet or prefix_last or embedding_from_text
-      or merge_duplicates
-    )
-    and neighbor_window = 0 and diversity = 0 and snippets = 1 and on_bad_embedding = 'error'
-    and search_mode = 'websearch' and match_count between 1 and 1000
-    and pool_size between 1 and 1000 and match_offset between 0 and 1000
-    and match_threshold between -1 and 1 and rrf_k between 1e-30 and 1e30
-    and (vector_weight = 0 or vector_weight between 1e-30 and 1e30)
-    and (text_weight = 0 or text_weight between 1e-30 and 1e30) and vector_weight + text_weight > 0
-    and (fusion is null or fusion = any (knowledge_internal.fusions()))
-    and (query_embedding is not null or query_text ~ '[^[:space:]]')
-    -- What read_plain_question leaves to the second way at sight: phrases and other letters.
-    and (
-      query_text is null
-      or strpos(query_text, '"') = 0 and octet_length(query_text) = length(query_text)
-    );
+  given constant knowledge_internal.search_arguments := row(
+    query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+    filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
+    viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
+    snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
+    like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
+    order_by, required_filters, as_of
+  );
+  is_plain boolean := ranked_lists is null and knowledge_internal.is_plain(given);
+  pool constant integer := greatest(given.pool_size, given.match_count);
   settings knowledge_internal.search_settings;
-  question knowledge_internal.question;
+  asked knowledge_internal.question;
+  tried_plain boolean := false;
   rule knowledge_internal.fusion_rule;
   near_ids uuid[];
   similarities double precision[];
@@ -702,59 +881,54 @@ declare
 begin
   perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
   if is_plain then
-    settings := knowledge_internal.read_settings(fusion, vector_weight, text_weight);
-    if settings.text_weight = 0 and query_embedding is null then
-      settings.text_weight := text_weight;
+    perform knowledge_internal.check_search_arguments(given);
+    settings := knowledge_internal.read_settings(
+      given.fusion, given.vector_weight, given.text_weight
+    );
+    if settings.text_weight = 0 and given.query_embedding is null then
+      settings.text_weight := given.text_weight;
     end if;
     if not settings.is_here then
       is_plain := false;
-    elsif query_text ~ '[^[:space:]]' and settings.text_weight > 0 then
-      question := knowledge_internal.read_plain_question(query_text, settings);
+    elsif given.query_text ~ '[^[:space:]]' and settings.text_weight > 0 then
+      asked := knowledge_internal.read_plain_question(given.query_text, settings);
+      tried_plain := true;
     else
-      question.is_optional := true;
+      asked.is_optional := true;
     end if;
   end if;
   if (
-    is_plain and question.is_optional
-    and knowledge_internal.embedding_problem(query_embedding, settings.dimensions) is null
+    is_plain and asked.is_optional
+    and knowledge_internal.embedding_problem(given.query_embedding, settings.dimensions) is null
   ) is not true then
     -- What is rare has a way of its own.
     return query
     select hit.*
       from knowledge_internal.search(
-             row(
-               query_embedding, query_text, match_count, match_threshold, vector_weight,
-               text_weight, filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from,
-               date_to, collections, viewer_id, public_only, one_per_document, neighbor_window,
-               recency_half_life, match_offset, snippet, formulations, viewer_groups,
-               on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts, diversity,
-               max_per_document, merge_duplicates, min_confidence, snippets, order_by,
-               required_filters, as_of
-             )::knowledge_internal.search_arguments,
-             ranked_lists
+             given, ranked_lists, null, tried_plain and asked.is_optional is null
            ) as hit;
     return;
   end if;
 
-  if query_embedding is not null and settings.vector_weight > 0 then
+  if given.query_embedding is not null and settings.vector_weight > 0 then
     select leg.ids, leg.similarities into near_ids, similarities
       from knowledge_internal.vector_leg(
-             query_embedding, pool, match_threshold,
+             given.query_embedding, pool, given.match_threshold,
              knowledge_internal.vector_effort(pool, settings.chunk_count), settings
            ) as leg;
   end if;
-  if question.matching_query is not null then
+  if asked.matching_query is not null then
     select leg.ids, leg.scores into text_ids, text_scores
-      from knowledge_internal.text_leg(question, pool, settings) as leg;
+      from knowledge_internal.text_leg(asked, pool, settings) as leg;
   end if;
   rule := knowledge_internal.fusion_rules(
-    settings.fusion, rrf_k, settings.cosine_scale, similarities, text_scores,
+    settings.fusion, given.rrf_k, settings.cosine_scale, similarities, text_scores,
     similarities[cardinality(similarities)],
     case when cardinality(text_scores) = pool then text_scores[pool] else 0 end
   );
-  highest := case when num_nonnulls(query_embedding, near_ids) = 0 then 0
+  highest := case when num_nonnulls(given.query_embedding, near_ids) = 0 then 0
       else settings.vector_weight * rule.vector_best end
-    + case when question.query_text is null then 0 else settings.text_weight * rule.text_best end;
+    + case when asked.query_text is null then 0 else settings.text_weight * rule.text_best end;
 
   return query
   with
@@ -814,8 +988,9 @@ begin
     select chunk.lexemes, chunk.cosine
       from (
         select stored.content_tsv || ''::tsvector as lexemes,
-               case when settings.vector_weight > 0
-                 then 1 - (stored.embedding operator(extensions.<=>) query_embedding) end as cosine
+               case when settings.vector_weight > 0 then
+                 1 - (stored.embedding operator(extensions.<=>) given.query_embedding)
+               end as cosine
           from knowledge_internal.chunk_rows as stored
          where stored.id = (select ordered.id from ordered limit 1)
         offset 0
@@ -823,7 +998,7 @@ begin
   ),
   page as materialized (
     select hit.*, chunk.*
-      from (select * from ordered limit match_count offset match_offset) as hit
+      from (select * from ordered limit given.match_count offset given.match_offset) as hit
      cross join lateral (
              select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
                     stored.source_origin, stored.metadata, stored.collection, stored.document_date,
@@ -848,14 +1023,14 @@ begin
            else 'both' end,
          array(
            select word.typed
-             from unnest(question.words, question.word_queries, question.compounds)
+             from unnest(asked.words, asked.word_queries, asked.compounds)
                   with ordinality as word (typed, query, compound, place)
             where page.lexemes @@ word.query
               -- Of a compound that is there, its parts are not listed.
               and (
                 word.compound is null
-                or not page.lexemes @@ question.word_queries[
-                     array_position(question.words, word.compound)
+                or not page.lexemes @@ asked.word_queries[
+                     array_position(asked.words, word.compound)
                    ]
               )
             order by word.place
@@ -879,7 +1054,7 @@ begin
                     select coalesce(
                              sum(word.weight) filter (where best.lexemes @@ word.query), 0
                            ) / sum(word.weight) as coverage
-                      from unnest(question.lexeme_queries, question.weights) as word (query, weight)
+                      from unnest(asked.lexeme_queries, asked.weights) as word (query, weight)
                   ) as fit
          ),
          null::integer

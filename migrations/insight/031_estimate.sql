@@ -52,51 +52,41 @@ create function knowledge_internal.estimated_list(
 -- Postgres allows no EXPLAIN in a stable function.
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  limits constant record := knowledge_internal.reading_limits(
-    plan.pool, (plan.settings).chunk_count, (plan.settings).dimensions,
-    plan.is_filtered or ((plan.scope).wanted).bounds_rows is not null, plan.is_indexed
-  );
+  has_embedding constant boolean := plan.questions[formulation].embedding is not null;
+  limits constant record := knowledge_internal.reading_limits(plan, collection, has_embedding);
   scan_tuples constant double precision := 20000; -- as in rank_all
   chunk_count constant double precision := (plan.settings).chunk_count;
   most_effort constant double precision := 20; -- as in candidate_rows
-  has_embedding constant boolean := plan.questions[formulation].embedding is not null;
   question constant knowledge_internal.question := knowledge_internal.with_candidates(
     plan.questions[formulation], (plan.settings).document_count
-  );
-  estimated constant double precision := knowledge_internal.estimated_chunks(
-    plan.sample_weight, plan.sampled_collections, collection
-  );
-  is_narrow constant boolean := coalesce(
-    estimated <= limits.most_compared,
-    chunk_count <= knowledge_internal.small_corpus_limit()
   );
   share double precision;
   read_by_index double precision;
   read_query tsquery;
   planned json;
 begin
-  matching := coalesce(estimated, chunk_count);
+  matching := coalesce(limits.matching, chunk_count);
   share := matching / greatest(chunk_count, 1);
   -- The index is read until enough rows pass the filter.
   read_by_index := greatest(plan.effort, limits.index_rows / greatest(share, 1e-9));
   index_rows := case
-    when has_embedding and not is_narrow then least(read_by_index, scan_tuples)
+    when has_embedding and not limits.is_narrow then least(read_by_index, scan_tuples)
     else 0
   end;
   vector_strategy := case
     when not has_embedding then null
-    when is_narrow then 'compared: few rows'
+    when limits.is_narrow then 'compared: few rows'
     when read_by_index > scan_tuples then 'compared: the index stopped early'
     else 'index'
   end;
   compared_rows := case when vector_strategy like 'compared%' then matching else 0 end;
 
-  if question.is_partial and coalesce(estimated > limits.most_read, true)
+  if question.is_partial and coalesce(limits.matching > limits.most_read, true)
      and vector_strategy is distinct from 'compared: few rows'
   then
     text_strategy := 'candidates';
     read_query := question.candidate_query;
-  elsif question.is_partial and is_narrow then
+  elsif question.is_partial and limits.is_narrow then
     text_strategy := 'all rows: few pass the filters';
     text_rows := matching;
   elsif question.matching_query is not null then

@@ -924,15 +924,16 @@ end
 $$;
 
 -- The index has the words with accents alone.
-create or replace function knowledge_internal.has_expansions(words text[], lexemes text[])
-returns boolean
+create or replace function knowledge_internal.has_expansions(
+  words text[], lexemes text[], collections text[]
+) returns boolean
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the tables for small.
 set enable_seqscan = off as $$
 begin
   return exists (
            select from public.knowledge_synonyms as stored
-            where stored.collection = ''
+            where stored.collection = any (array_append(collections, ''))
               and (
                 stored.term_lexemes && lexemes
                 or stored.is_two_way and stored.synonym_lexemes && lexemes

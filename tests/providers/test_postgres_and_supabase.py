@@ -107,7 +107,7 @@ def zoo(kind: Kind, shared_service: Connection) -> SearchProvider:
     return kind(shared_service)
 
 
-@pytest.mark.module("like")
+@pytest.mark.module("like", "arrange")
 def test_both_providers_return_the_same(shared_service: Connection) -> None:
     calls: list[Callable[[SearchProvider], Any]] = [
         lambda provider: provider.hybrid_search([0.9, 0.1, 0], "zebra", text_weight=0.5),
@@ -161,7 +161,11 @@ def names(results: list[Any]) -> str:
         ({"viewer_id": str(MINE)}, "alpha beta gamma epsilon zeta"),
         ({"public_only": True}, "alpha gamma zeta"),
         ({"one_per_document": True}, "alpha beta delta"),
-        ({"recency_half_life": 1.0}, "delta alpha gamma zeta beta epsilon"),
+        pytest.param(
+            {"recency_half_life": 1.0},
+            "delta alpha gamma zeta beta epsilon",
+            marks=pytest.mark.module("arrange"),
+        ),
         ({"match_offset": 4}, "epsilon zeta"),
         ({"top_k": 2, "match_offset": 1}, "beta gamma"),
         ({"match_offset": 6}, ""),

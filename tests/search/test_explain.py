@@ -77,6 +77,10 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "required words": {"query_text": '"beta omega" alpha'},
     "excerpts": {"snippet": True},
 }
+NAMES = [
+    pytest.param(one, marks=pytest.mark.module("arrange")) if one == "age" else one
+    for one in SEARCHES
+]
 
 
 @pytest.fixture
@@ -97,7 +101,7 @@ def asked_for(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_hits_are_those_of_the_search(varied: Connection, fusion: str, name: str) -> None:
     given = {"fusion": fusion, **asked_for(name)}
     ((hits,),) = varied.execute(
@@ -119,7 +123,7 @@ def test_the_hits_are_those_of_the_search(varied: Connection, fusion: str, name:
         assert [sum(all_three) for all_three in shares] == pytest.approx(scores)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_lists_have_the_ranks_of_the_hits(varied: Connection, name: str) -> None:
     given = asked_for(name)
     all_hits = {"match_offset": 0, "match_count": 10, "one_per_document": False}

@@ -265,9 +265,8 @@ STORE_CHUNKS += f" returning {', '.join(RETURNED)}".encode()
 
 # What a search of a large corpus does where few rows pass.
 FOUND_BY_FILTER = """
-select compared.near_ids
-  from knowledge_internal.compared_rows(
-         knowledge_internal.embedding_bits('[1,0,0]'), null, null, null,
+select knowledge_internal.compared_rows(
+         knowledge_internal.embedding_bits('[1,0,0]'), null,
          (
            knowledge_internal.plan_search(
              knowledge_internal.given_arguments(jsonb_build_object(
@@ -278,8 +277,8 @@ select compared.near_ids
              false
            )
          ).scope,
-         null, 0
-       ) as compared
+         null
+       )
 """
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from sql_trees import body, function
 
-LIMITS = {"nearest_rows": 1, "compared_rows": 2, "worded_rows": 1}
+LIMITS = {"nearest_rows": 1, "compared_rows": 1, "worded_rows": 1}
 LIMITS |= {"exact_scores": 1, "rank_legs": 1, "vector_leg": 3, "text_leg": 2}
 
 

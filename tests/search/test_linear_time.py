@@ -106,7 +106,6 @@ def tracked(server: Server, shared_dsn: str) -> Iterator[Connection]:
 OTHERS = {
     "questions, which have at most 4,096 characters": {
         "adopted_hits",
-        "read_plain_question",
         "adopted_hits_for_caller",
         "completions",
         "erase_derived",

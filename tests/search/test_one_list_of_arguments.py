@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from sql_trees import RPC, function, parameters
+from sql_trees import RPC, body, function, parameters
 from typer.main import get_command
 
 from conftest import Connect, Connection
@@ -189,6 +189,7 @@ def test_module_insight_names_each_argument_that_can_hide_a_row() -> None:
         if one.path.parent.name == "insight"
         for word in re.findall(r"\w+", re.sub("--.*", "", one.text))
     }
+    named |= {*re.findall(r"\w+", body(function("row_arguments", "knowledge_internal")))}
     assert {one.sql_name for one in ARGUMENTS.values()} - named == HIDES_NOTHING
 
 

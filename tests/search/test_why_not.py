@@ -201,6 +201,7 @@ def test_a_hit_of_an_earlier_page_is_there(filled: Connection) -> None:
     assert explained["place"] == 1
 
 
+@pytest.mark.module("arrange")
 def test_age_can_be_the_reason(filled: Connection) -> None:
     store(filled, "whale", VECTOR, id=WANTED, document_date="2001-01-01")
     asked = {"query_embedding": VECTOR, "recency_half_life": 30.0}

@@ -290,6 +290,7 @@ def test_any_text_for_another_type_is_answered_or_refused(
 @pytest.mark.parametrize("fusion", FUSIONS)
 @pytest.mark.parametrize("weight", ["1e308", "1e-300", "5e-324"])
 @pytest.mark.parametrize("rrf_k", ["1e308", "5e-324"])
+@pytest.mark.module("arrange")
 def test_extreme_weights_are_answered_or_refused(
     hostile: Connection, weight: str, rrf_k: str, fusion: str
 ) -> None:
@@ -346,8 +347,11 @@ def test_every_filter_is_answered_or_refused(hostile: Connection, filters: Any) 
 PROVIDER_ARGUMENTS = (
     *("query_embedding", "query_text", "top_k", "threshold", "filter_type", "search_mode"),
     *("rrf_k", "fusion", "filters", "date_from", "collections", "viewer_id", "public_only"),
-    *("neighbor_window", "recency_half_life", "formulations"),
-    *(pytest.param(name, marks=pytest.mark.module("arrange")) for name in ("boosts", "order_by")),
+    *("neighbor_window", "formulations"),
+    *(
+        pytest.param(name, marks=pytest.mark.module("arrange"))
+        for name in ("boosts", "order_by", "recency_half_life")
+    ),
 )
 
 

@@ -267,6 +267,7 @@ def test_a_dotted_key_is_one_key_beside_other_conditions_too(make: Make, dsn: st
     assert contents(response) == [LEAK]
 
 
+@pytest.mark.module("arrange")
 def test_hits_come_in_the_form_that_was_asked_for(make: Make, corpus: str) -> None:
     search = make(corpus)
     best = search("leaked key", expand_neighbors=True, snippet=True).results[0]

@@ -193,50 +193,31 @@ begin
 end
 $$;
 
--- Extension point: compares all rows in scope, which the indexes of its conditions find. near_ids:
--- the nearest by embedding_bits, empty without bits. text_ids: the best by their product with the
--- vector of the words, among those that match query (null: all with a word); empty without weights.
--- In one statement, because finding the rows takes most of its time.
+-- The rows in scope that are nearest by embedding_bits, of all of them, which the indexes of its
+-- conditions find.
 create function knowledge_internal.compared_rows(
-  bits bit varying, weights extensions.sparsevec, query tsquery, collection text,
-  scope knowledge_internal.row_scope, most_near integer, most_worded integer,
-  out near_ids uuid[], out text_ids uuid[]
-)
+  bits bit varying, collection text, scope knowledge_internal.row_scope, most integer
+) returns uuid[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  ids uuid[];
 begin
   execute
-    'with passing as '
-    -- Rows for one leg are not kept.
-    || case when bits is null or weights is null then 'not ' else '' end || 'materialized ('
-    '  select chunk.id, chunk.embedding_bits is not null as is_embedded,'
-    '         chunk.embedding_bits operator(extensions.<~>) $2 as distance,'
-    '         chunk.bm25 operator(extensions.<#>) $3 as product,'
-    '         case when $4 is not null then chunk.content_tsv end as content_tsv'
-    '    from public.knowledge_chunks as chunk'
-    '   where ' || scope.matching ||
-    case when collection is not null then ' and chunk.collection = $5' else '' end ||
-    '  offset 0' -- or each distance and product is computed twice
-    ')'
     'select array('
-    '         select passing.id from passing'
-    '          where $2 is not null and passing.is_embedded'
-    '          order by passing.distance, passing.id'
-    '          limit $6'
-    '       ),'
-    '       array('
-    '         select passing.id from passing'
-    '          where $3 is not null and passing.product < 0'
-    '            and ($4 is null or passing.content_tsv @@ $4)'
-    '          order by passing.product, passing.id'
-    '          limit $7'
-    '       )'
-    into near_ids, text_ids
-    using scope, bits, weights, query, collection, most_near, most_worded;
+    '  select chunk.id from public.knowledge_chunks as chunk'
+    '   where ' || scope.matching || ' and chunk.embedding_bits is not null' ||
+    case when collection is not null then ' and chunk.collection = $3' else '' end ||
+    '   order by chunk.embedding_bits operator(extensions.<~>) $2, chunk.id'
+    '   limit $4)'
+    into ids
+    using scope, bits, collection, most;
+  return ids;
 end
 $$;
 
 -- The rows in scope that the text index finds by candidates, best first by their product with the
--- vector of the words. query: what a row must match, too (null: nothing more).
+-- vector of the words. candidates: null for all rows with a word, compared without the text index.
+-- query: what a row must match, too (null: nothing more).
 create function knowledge_internal.worded_rows(
   weights extensions.sparsevec, candidates tsquery, query tsquery, collection text,
   scope knowledge_internal.row_scope, most integer, is_filtered boolean
@@ -246,9 +227,12 @@ begin
   return query execute
     'select chunk.id from public.knowledge_chunks as chunk'
     ' where ' || scope.matching ||
-    -- Without a filter one index finds the rows, and estimating their number takes longer.
-    case when is_filtered then ' and chunk.content_tsv @@ $3'
-      else ' and chunk.content_tsv @@ (select $3)' end ||
+    case
+      when candidates is null then ' and chunk.bm25 operator(extensions.<#>) $2 < 0'
+      when is_filtered then ' and chunk.content_tsv @@ $3'
+      -- Without a filter one index finds the rows, and estimating their number takes longer.
+      else ' and chunk.content_tsv @@ (select $3)'
+    end ||
     -- Not by the index: it would read the rows of every word.
     case when query is not null then ' and (chunk.content_tsv @@ $4) is true' else '' end ||
     case when collection is not null then ' and chunk.collection = $5' else '' end ||

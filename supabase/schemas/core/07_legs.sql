@@ -1,20 +1,6 @@
 -- 007_legs: the two legs: the rows that a question finds, ranked.
--- Adds: types search_arguments, search_plan and ranked_list, and the functions that find rows by
--- the vector index and by words, and rank them. Locks nothing that exists.
-
--- The arguments of hybrid_search_knowledge_chunks, in its order.
-create type knowledge_internal.search_arguments as (
-  query_embedding extensions.vector, query_text text, match_count integer,
-  match_threshold double precision, vector_weight double precision, text_weight double precision,
-  filter_type text, search_mode text, pool_size integer, rrf_k double precision, fusion text,
-  filters jsonb, date_from date, date_to date, collections text[], viewer_id uuid,
-  public_only boolean, one_per_document boolean, neighbor_window integer,
-  recency_half_life double precision, match_offset integer, snippet boolean, formulations jsonb,
-  viewer_groups text[], on_bad_embedding text, prefix_last boolean,
-  embedding_from_text boolean, like_ids uuid[], boosts jsonb, diversity double precision,
-  max_per_document integer, merge_duplicates boolean, min_confidence double precision,
-  snippets integer, order_by text, required_filters jsonb, as_of timestamptz
-);
+-- Adds: types search_plan and ranked_list, and the functions that find rows by the vector index and
+-- by words, and rank them. Locks nothing that exists.
 
 -- A search whose arguments are checked and whose questions are read. asked: the questions without
 -- what like_ids add, which known_ids are. collections: each is ranked by itself; null: all
@@ -23,7 +9,7 @@ create type knowledge_internal.search_arguments as (
 -- not every active row may be returned (for excluded collections only, where they have most
 -- chunks); is_indexed: an index finds the rows that may; is_empty: there is none.
 -- sampled_collections: the collections of those rows of a sample that match, each for sample_weight
--- chunks. further: as further_arrangement returns it.
+-- chunks. further: as arranged_rows returns it.
 create type knowledge_internal.search_plan as (
   questions knowledge_internal.question[], asked knowledge_internal.question[],
   scope knowledge_internal.row_scope, settings knowledge_internal.search_settings,
@@ -36,8 +22,7 @@ create type knowledge_internal.search_plan as (
 -- The rows that the legs found for one question in one collection (null: in all), best first.
 -- strategy: how a leg found them, null for a leg that is not run. identifier_bonus: the least text
 -- score of a row with an identifier that was asked for. relaxed_parts: what is required no more,
--- because no row has it. milliseconds: of the vector leg those of a comparison with all rows for
--- both legs, too.
+-- because no row has it.
 create type knowledge_internal.ranked_list as (
   formulation integer, collection text, vector_strategy text, vector_ids uuid[],
   similarities double precision[], text_strategy text, text_ids uuid[],
@@ -115,6 +100,7 @@ declare
   direction constant extensions.vector :=
     extensions.l2_normalize(extensions.subvector(query_embedding, 1, 4000));
   callers text[];
+  merged record;
   last integer;
 begin
   strategy := 'compared: few rows';
@@ -132,10 +118,12 @@ begin
          order by chunk.indexed_embedding operator(extensions.<=>) direction
          limit index_rows
       ) as near;
-    select merged.ids, merged.similarities into ids, similarities
-      from knowledge_internal.nearest_elsewhere(
-             ids, similarities, query_embedding, null, null, index_rows
-           ) as merged;
+    -- An assignment, because each search pays for a statement.
+    merged := knowledge_internal.nearest_elsewhere(
+      ids, similarities, query_embedding, null, null, index_rows
+    );
+    ids := merged.ids;
+    similarities := merged.similarities;
     perform knowledge_internal.exchange_vector_settings(callers);
     strategy := case when cardinality(ids) >= index_rows then 'index'
       else 'compared: the index stopped early' end;
@@ -511,15 +499,17 @@ begin
 end
 $$;
 
--- How a search with conditions reads its rows. index_rows are asked of the vector index; with at
--- most most_compared matching rows the index is not used: compared_by_bits rows are chosen by
--- embedding_bits (null: all), and compared_exactly of them returned. With at most most_read
--- matching rows (most_compared, where the vector leg compares them too) all of them are candidates
--- of the text leg.
+-- How a search with conditions reads its rows. matching: how many chunks, of one collection or of
+-- all, may match, by the sample of the plan; null without a filter. index_rows are asked of the
+-- vector index; where few rows match (is_narrow), the index is not used: compared_by_bits rows are
+-- chosen by embedding_bits (null: all), and compared_exactly of them returned. With at most
+-- most_read matching rows (or few, where the vector leg compares them too) all of them are
+-- candidates of the text leg, else takes_candidates.
 create function knowledge_internal.reading_limits(
-  pool integer, chunk_count double precision, dimensions integer, is_filtered boolean,
-  is_indexed boolean, out index_rows integer, out most_compared double precision,
-  out compared_exactly integer, out compared_by_bits integer, out most_read double precision
+  plan knowledge_internal.search_plan, collection text, has_embedding boolean,
+  out matching double precision, out index_rows integer, out is_narrow boolean,
+  out compared_exactly integer, out compared_by_bits integer, out most_read double precision,
+  out takes_candidates boolean
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -531,43 +521,42 @@ declare
   soon_read constant integer := 3000; -- rows that take no longer than a wider candidate pass
   most_read_ever constant integer := 20000; -- rows by a filter
   scan_tuples constant integer := 20000; -- rows
+  chunk_count constant double precision := (plan.settings).chunk_count;
+  most_compared double precision;
 begin
-  compared_exactly := greatest(pool, fewest_compared);
-  compared_by_bits := case when dimensions >= quantized_from
+  matching := plan.sample_weight * case
+    when collection is null then cardinality(plan.sampled_collections)
+    else cardinality(array_positions(plan.sampled_collections, collection))
+  end;
+  compared_exactly := greatest(plan.pool, fewest_compared);
+  compared_by_bits := case when (plan.settings).dimensions >= quantized_from
     then 5 * compared_exactly end;
   -- More than is wanted: the index orders by half precision, and an iterative scan, which filters
   -- lead to, returns rows in approximate order.
-  index_rows := ceil(case when is_filtered then 2 else 1.1 end * compared_exactly);
+  index_rows := ceil(compared_exactly * case
+    when plan.is_filtered or ((plan.scope).wanted).bounds_rows is not null then 2 else 1.1 end);
   -- Of n chunks m match. The index reads index_rows * n / m of them before it has enough; a
   -- comparison reads m, or n where no index finds the m.
   most_compared := case
-    when is_indexed then sqrt(index_cost * index_rows * chunk_count)
+    when plan.is_indexed then sqrt(index_cost * index_rows * chunk_count)
     else index_rows * chunk_count / scan_tuples
   end;
   most_read := case
-    when is_indexed then least(
+    when plan.is_indexed then least(
       most_read_ever,
       greatest(
-        pool * chunk_count / candidate_rows,
-        least(soon_read, pool * chunk_count / usual_candidates)
+        plan.pool * chunk_count / candidate_rows,
+        least(soon_read, plan.pool * chunk_count / usual_candidates)
       )
     )
     else -1
   end;
-end
-$$;
-
--- How many chunks, of one collection or of all, may match, by the sample of a plan; null without a
--- filter.
-create function knowledge_internal.estimated_chunks(
-  sample_weight double precision, sampled_collections text[], collection text
-) returns double precision
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return sample_weight * case
-    when collection is null then cardinality(sampled_collections)
-    else cardinality(array_positions(sampled_collections, collection))
-  end;
+  is_narrow := coalesce(
+    matching <= most_compared, chunk_count <= knowledge_internal.small_corpus_limit()
+  );
+  takes_candidates := (
+    matching <= greatest(most_read, case when has_embedding then most_compared end)
+  ) is not true;
 end
 $$;
 
@@ -606,28 +595,19 @@ begin
       when not (question.is_partial and is_narrow) then
         case when pass = 3 then coalesce(question.indexed_query, query) else query end
     end;
-    if candidate_query is null then
-      select compared.text_ids
-        into ids
-        from knowledge_internal.compared_rows(
-               null, question.weight_vector,
-               -- A negative product shows that a row has a word.
-               case when question.is_optional is false then query end, collection, plan.scope,
-               0, scored
-             ) as compared;
-    else
-      ids := array(
-        select id
-          from knowledge_internal.worded_rows(
-                 question.weight_vector, candidate_query,
-                 case
-                   when (question.is_optional or pass = 3 and question.indexed_query is null)
-                        is not true then query
-                 end,
-                 collection, plan.scope, scored, plan.is_filtered
-               ) as id
-      );
-    end if;
+    ids := array(
+      select id
+        from knowledge_internal.worded_rows(
+               question.weight_vector, candidate_query,
+               case
+                 when (
+                   question.is_optional or pass = 3 and candidate_query is not null
+                                             and question.indexed_query is null
+                 ) is not true then query
+               end,
+               collection, plan.scope, scored, plan.is_filtered
+             ) as id
+    );
     exit when pass = 4 or cardinality(ids) >= plan.pool
            or pass = 3 and (cardinality(ids) > 0 or question.relaxed_query is null);
   end loop;
@@ -669,8 +649,6 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   settings constant knowledge_internal.search_settings := plan.settings;
   question knowledge_internal.question := plan.questions[formulation];
-  asked_embedding constant extensions.vector := question.embedding;
-  has_words constant boolean := question.matching_query is not null;
   -- Then the rows are those of the legs of a plain search.
   is_every_row constant boolean := collection is null and settings.is_here
     and (plan.scope).matching = 'chunk.status = ''active''';
@@ -678,91 +656,65 @@ declare
     question.readings, question.identifier_query, question.phrase_queries, question.like_words
   ) = 0;
   limits constant record := knowledge_internal.reading_limits(
-    plan.pool, settings.chunk_count, settings.dimensions,
-    plan.is_filtered or ((plan.scope).wanted).bounds_rows is not null, plan.is_indexed
+    plan, collection, question.embedding is not null
   );
-  matching constant float8 := knowledge_internal.estimated_chunks(
-    plan.sample_weight, plan.sampled_collections, collection
-  );
-  is_narrow constant boolean := coalesce(
-    matching <= limits.most_compared,
-    settings.chunk_count <= knowledge_internal.small_corpus_limit()
-  );
-  takes_candidates constant boolean := (
-    matching <= greatest(
-      limits.most_read, case when asked_embedding is not null then limits.most_compared end
-    )
-  ) is not true;
-  compares_text constant boolean := has_words and is_narrow and question.is_partial
-    and not takes_candidates;
   list knowledge_internal.ranked_list;
-  near record;
   found record;
   vector_rows integer;
   native_reason text;
-  pass integer := 3;
+  pass integer := 0;
   begun_at timestamptz := clock_timestamp();
 begin
   list.formulation := formulation;
   list.collection := collection;
-  if asked_embedding is not null and is_every_row then
-    select leg.ids, leg.similarities, leg.strategy
-      into list.vector_ids, list.similarities, list.vector_strategy
-      from knowledge_internal.vector_leg(
-             asked_embedding, plan.pool, plan.match_threshold, plan.effort, settings
-           ) as leg;
-  elsif asked_embedding is not null then
-    list.vector_strategy := 'compared: few rows';
-    if not is_narrow then
-      near := knowledge_internal.nearest_rows(
-        asked_embedding, collection, plan.scope, limits.index_rows
-      );
-      list.vector_strategy := case
-        when cardinality(near.ids) >= limits.index_rows then 'index'
-        else 'compared: the index stopped early'
-      end;
-    end if;
-  end if;
-  if list.vector_strategy <> 'index' and not is_every_row or compares_text then
-    found := knowledge_internal.compared_rows(
-      case
-        when list.vector_strategy <> 'index'
-          then knowledge_internal.embedding_bits(asked_embedding)
-      end,
-      case when compares_text then question.weight_vector end,
-      case when question.is_optional is false then question.matching_query end,
-      collection, plan.scope, limits.compared_by_bits,
-      knowledge_internal.scored_exactly(plan.pool, settings)
-    );
-    list.text_ids := found.text_ids;
-    if list.vector_strategy <> 'index' then
-      -- The nearest of these rows in full precision.
-      select array_agg(nearest.id order by nearest.distance, nearest.id) as ids,
-             array_agg(1 - nearest.distance order by nearest.distance, nearest.id) as similarities
-        into near
-        from (
-          select row.id, row.distance
-            from knowledge_internal.rows_by_id(found.near_ids, asked_embedding => asked_embedding)
-                 as row
-           order by row.distance, row.id
-           limit limits.compared_exactly
-        ) as nearest;
-    end if;
-  end if;
-  if list.vector_strategy is not null then
-    if not is_every_row then
-      vector_rows := least(plan.pool, cardinality(near.ids));
-      while near.similarities[vector_rows] < plan.match_threshold loop
+  if question.embedding is not null then
+    if is_every_row then
+      select leg.ids, leg.similarities, leg.strategy
+        into list.vector_ids, list.similarities, list.vector_strategy
+        from knowledge_internal.vector_leg(
+               question.embedding, plan.pool, plan.match_threshold, plan.effort, settings
+             ) as leg;
+    else
+      list.vector_strategy := 'compared: few rows';
+      if not limits.is_narrow then
+        select near.ids, near.similarities into list.vector_ids, list.similarities
+          from knowledge_internal.nearest_rows(
+                 question.embedding, collection, plan.scope, limits.index_rows
+               ) as near;
+        list.vector_strategy := case
+          when cardinality(list.vector_ids) >= limits.index_rows then 'index'
+          else 'compared: the index stopped early'
+        end;
+      end if;
+      if list.vector_strategy <> 'index' then
+        -- The nearest of these rows in full precision.
+        select array_agg(nearest.id order by nearest.distance, nearest.id),
+               array_agg(1 - nearest.distance order by nearest.distance, nearest.id)
+          into list.vector_ids, list.similarities
+          from (
+            select row.id, row.distance
+              from knowledge_internal.rows_by_id(
+                     knowledge_internal.compared_rows(
+                       knowledge_internal.embedding_bits(question.embedding), collection,
+                       plan.scope, limits.compared_by_bits
+                     ),
+                     asked_embedding => question.embedding
+                   ) as row
+             order by row.distance, row.id
+             limit limits.compared_exactly
+          ) as nearest;
+      end if;
+      vector_rows := least(plan.pool, cardinality(list.vector_ids));
+      while list.similarities[vector_rows] < plan.match_threshold loop
         vector_rows := vector_rows - 1;
       end loop;
-      list.vector_ids := near.ids[:vector_rows];
-      list.similarities := near.similarities[:vector_rows];
+      list.vector_ids := list.vector_ids[:vector_rows];
+      list.similarities := list.similarities[:vector_rows];
     end if;
     list.vector_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
     begun_at := clock_timestamp();
   end if;
-  if not has_words then
-    list.text_ids := null;
+  if question.matching_query is null then
     return list;
   end if;
 
@@ -772,49 +724,47 @@ begin
       into list.text_ids, list.text_scores, list.text_strategy
       from knowledge_internal.text_leg(question, plan.pool, settings) as leg;
   else
-    if not compares_text or list.text_ids = '{}' and question.relaxed_query is not null then
-      found := knowledge_internal.native_rows(
-        question, knowledge_internal.scored_exactly(plan.pool, settings), settings, plan.scope,
-        collection, matching, limits.most_read
-      );
-      native_reason := found.reason;
-      pass := 0;
-      if found.ids is null then
-        question := knowledge_internal.with_candidates(question, settings.document_count);
-        found := knowledge_internal.candidate_rows(
-          question, collection, is_narrow, question.is_partial and takes_candidates, plan
-        );
-        pass := found.pass;
-      end if;
-      list.text_ids := found.ids;
+    if (limits.is_narrow and question.is_partial and not limits.takes_candidates) is not true then
+      select native.ids, native.reason into list.text_ids, native_reason
+        from knowledge_internal.native_rows(
+               question, knowledge_internal.scored_exactly(plan.pool, settings), settings,
+               plan.scope, collection, limits.matching, limits.most_read
+             ) as native;
+    end if;
+    if list.text_ids is null then
+      question := knowledge_internal.with_candidates(question, settings.document_count);
+      select read.pass, read.ids into pass, list.text_ids
+        from knowledge_internal.candidate_rows(
+               question, collection, limits.is_narrow,
+               question.is_partial and limits.takes_candidates, plan
+             ) as read;
     end if;
     list.relaxed_parts := case when pass = 4 then question.relaxed_parts end;
     list.text_strategy := case
       when pass = 0 then 'BM25 index'
       when pass = 4 then 'relaxed: no row has what is required'
       when not question.is_partial then 'all rows'
-      when not takes_candidates then 'all rows: few pass the filters'
+      when not limits.takes_candidates then 'all rows: few pass the filters'
       when pass = 3 then 'all rows: too few candidates'
       when pass = 2 then 'more candidates: too few at first'
       else 'candidates'
     end || coalesce('; not by the BM25 index: ' || native_reason, '');
-    found := knowledge_internal.exact_scores(
-      list.text_ids, plan.pool, question, settings, pass = 4
-    );
-    list.text_ids := found.ids;
-    list.text_scores := found.scores;
+    select rated.ids, rated.scores into list.text_ids, list.text_scores
+      from knowledge_internal.exact_scores(
+             list.text_ids, plan.pool, question, settings, pass = 4
+           ) as rated;
   end if;
   list.text_milliseconds := 1000 * extract(epoch from clock_timestamp() - begun_at);
-  if asked_embedding is null and question.is_inferred then
+  if question.embedding is null and question.is_inferred then
     question.embedding := knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores);
     question.is_inferred := false;
     question.matching_query := null;
     plan.questions[formulation] := question;
-    near := knowledge_internal.rank_legs(formulation, collection, plan);
-    list.vector_strategy := 'from the best text hits: ' || near.vector_strategy;
-    list.vector_ids := near.vector_ids;
-    list.similarities := near.similarities;
-    list.vector_milliseconds := near.vector_milliseconds;
+    found := knowledge_internal.rank_legs(formulation, collection, plan);
+    list.vector_strategy := 'from the best text hits: ' || found.vector_strategy;
+    list.vector_ids := found.vector_ids;
+    list.similarities := found.similarities;
+    list.vector_milliseconds := found.vector_milliseconds;
   end if;
   return list;
 end
@@ -888,22 +838,5 @@ begin
     end if;
   end loop;
   return lists;
-end
-$$;
-
--- The rows of one leg, vector or text: the number of the list, the score and the rank of each.
-create function knowledge_internal.leg_rows(lists knowledge_internal.ranked_list[], leg text)
-returns table (list bigint, id uuid, score double precision, rank bigint)
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  for place in 1 .. cardinality(lists) loop
-    return query
-    select place::bigint, hit.*
-      from unnest(
-             case leg when 'vector' then lists[place].vector_ids else lists[place].text_ids end,
-             case leg when 'vector' then lists[place].similarities
-               else lists[place].text_scores end
-           ) with ordinality as hit;
-  end loop;
 end
 $$;

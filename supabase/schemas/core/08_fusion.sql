@@ -1,12 +1,12 @@
--- 008_fusion: how the scores of both legs become one, and how the fused list is arranged.
+-- 008_fusion: how the scores of both legs become one.
 -- Adds: types fusion_rule and fused_row; everything that knows one fusion from another: their
--- rules, names and stored settings; and the functions that arrange the fused list. Adds a check to
+-- rules, names and stored settings; and the functions that fuse lists. Adds a check to
 -- knowledge_settings, and locks nothing else that exists.
 
 -- To add a fusion, add its row to fusion_rules, and run `make baseline`. Nothing else in the SQL
 -- names one, but read_settings: it says which of those that read scores need figures of the corpus.
 
--- How the rows of one list get their scores; list: its number. reads: what a leg adds depends on.
+-- How the rows of one list get their scores. reads: what a leg adds depends on.
 -- ranks: its weight / (rank_constant + rank) ^ rank_power, nothing for a row that it missed.
 -- scores: its weight times (its score - zero) / unit, or times missing. best: the highest of these,
 -- without the weight. A row with a BM25 score of at least identifier_bonus comes before all others.
@@ -15,7 +15,7 @@ create type knowledge_internal.fusion_rule as (
   vector_zero double precision, vector_unit double precision, vector_missing double precision,
   vector_best double precision,
   text_zero double precision, text_unit double precision, text_missing double precision,
-  text_best double precision, identifier_bonus double precision, list bigint
+  text_best double precision, identifier_bonus double precision
 );
 
 -- The fusions: each is a row here, with its rule for a list with these scores, which are in falling
@@ -26,7 +26,7 @@ create function knowledge_internal.fusion_rules(
   wanted text, rrf_k double precision default null, cosine_scale double precision default null,
   similarities double precision[] default null, text_scores double precision[] default null,
   least_similarity double precision default null, missing_score double precision default null,
-  identifier_bonus double precision default null, list bigint default null
+  identifier_bonus double precision default null
 ) returns setof knowledge_internal.fusion_rule
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -43,7 +43,7 @@ declare
   text_scale constant float8 := coalesce(nullif(best_score, 0), 1);
 begin
   return query
-  select rule.*, fusion_rules.list
+  select rule.*
     from (
       values
         -- weight / (rrf_k + rank): Cormack, Clarke and Buettcher 2009.
@@ -179,69 +179,6 @@ comment on function public.set_knowledge_settings is
 revoke all on function public.set_knowledge_settings from public, anon, authenticated;
 grant execute on function public.set_knowledge_settings to service_role;
 
--- The rules of the lists of a search. The best and the last score are those of all lists of the
--- question, so that a score counts alike in each. Without a vector leg, the least cosine is the
--- least of the other lists.
-create function knowledge_internal.rules_of_lists(
-  lists knowledge_internal.ranked_list[], plan knowledge_internal.search_plan,
-  rrf_k double precision
-) returns setof knowledge_internal.fusion_rule
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return query
-  select rule.*
-    from (
-      select listed.*,
-             coalesce(last.similarity, min(last.similarity) over question) as least_similarity,
-             array[max(listed.similarities[1]) over question, min(last.similarity) over question]
-               as range_of_similarities,
-             array[max(listed.text_scores[1]) over question, min(last.text_score) over question]
-               as range_of_scores,
-             case when cardinality(listed.text_scores) = plan.pool
-               then listed.text_scores[plan.pool] else 0 end as missing_score
-        from unnest(lists) with ordinality as listed
-       cross join lateral (
-               select listed.similarities[cardinality(listed.similarities)] as similarity,
-                      listed.text_scores[cardinality(listed.text_scores)] as text_score
-             ) as last
-      window question as (partition by listed.formulation)
-    ) as found
-   cross join lateral knowledge_internal.fusion_rules(
-           (plan.settings).fusion, rrf_k, (plan.settings).cosine_scale, found.range_of_similarities,
-           found.range_of_scores, found.least_similarity, found.missing_score,
-           found.identifier_bonus, found.ordinality
-         ) as rule;
-end
-$$;
-
--- The fused score of a row that is the best of every list that it can be in.
-create function knowledge_internal.highest_score(
-  plan knowledge_internal.search_plan, rrf_k double precision
-) returns double precision
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  settings constant knowledge_internal.search_settings := plan.settings;
-begin
-  return (
-    select sum(
-             case when num_nonnulls(question.embedding, nullif(question.is_inferred, false)) = 0
-               then 0 else settings.vector_weight * rule.vector_best end
-               + case when num_nonnulls(question.query_text, question.lexemes) = 0
-                 then 0 else settings.text_weight * rule.text_best end
-               + case when rule.identifier_bonus is null then 0
-                 else 2 * settings.vector_weight * rule.vector_best
-                   + settings.text_weight * rule.text_best end
-             order by question.ordinality
-           )
-      from unnest(plan.questions) with ordinality as question
-     cross join lateral knowledge_internal.fusion_rules(
-             settings.fusion, rrf_k, settings.cosine_scale,
-             identifier_bonus => question.identifier_bonus
-           ) as rule
-  );
-end
-$$;
-
 -- A row of the fused list. collections: with one_per_document, those of all rows of its document;
 -- factors: of each boost; duplicates: with merge_duplicates, how many rows it stands for beside
 -- itself.
@@ -251,26 +188,56 @@ create type knowledge_internal.fused_row as (
   score double precision, collections text[], factors double precision[], duplicates integer
 );
 
--- The fused list of several: each question is ranked by itself in each collection. The scores of a
--- row are added.
+-- The fused list of all lists: each question is ranked by itself in each collection, and the scores
+-- of a row are added. The best and the last score of a rule are those of all lists of the question,
+-- so that a score counts alike in each; without a vector leg, the least cosine is the least of the
+-- other lists. highest: the score of a row that is the best of every list that it can be in.
 create function knowledge_internal.fused_rows(
   lists knowledge_internal.ranked_list[], plan knowledge_internal.search_plan,
-  rrf_k double precision
-) returns knowledge_internal.fused_row[]
+  rrf_k double precision, out rows knowledge_internal.fused_row[], out highest double precision
+)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  vector_weight constant double precision := (plan.settings).vector_weight;
-  text_weight constant double precision := (plan.settings).text_weight;
-  rows knowledge_internal.fused_row[];
+  settings constant knowledge_internal.search_settings := plan.settings;
+  vector_weight constant double precision := settings.vector_weight;
+  text_weight constant double precision := settings.text_weight;
 begin
   with
+  rule as materialized (
+    select found.ordinality as list, found.formulation, found.collection, rule.*
+      from (
+        select listed.*,
+               coalesce(last.similarity, min(last.similarity) over question) as least_similarity,
+               array[max(listed.similarities[1]) over question, min(last.similarity) over question]
+                 as range_of_similarities,
+               array[max(listed.text_scores[1]) over question, min(last.text_score) over question]
+                 as range_of_scores,
+               case when cardinality(listed.text_scores) = plan.pool
+                 then listed.text_scores[plan.pool] else 0 end as missing_score
+          from unnest(lists) with ordinality as listed
+         cross join lateral (
+                 select listed.similarities[cardinality(listed.similarities)] as similarity,
+                        listed.text_scores[cardinality(listed.text_scores)] as text_score
+               ) as last
+        window question as (partition by listed.formulation)
+      ) as found
+     cross join lateral knowledge_internal.fusion_rules(
+             settings.fusion, rrf_k, settings.cosine_scale, found.range_of_similarities,
+             found.range_of_scores, found.least_similarity, found.missing_score,
+             found.identifier_bonus
+           ) as rule
+  ),
   vector_results as (
-    select leg.list, leg.id, leg.score as similarity, leg.rank as vector_rank
-      from knowledge_internal.leg_rows(lists, 'vector') as leg
+    select listed.ordinality as list, leg.id, leg.similarity, leg.vector_rank
+      from unnest(lists) with ordinality as listed
+     cross join lateral unnest(listed.vector_ids, listed.similarities)
+            with ordinality as leg (id, similarity, vector_rank)
   ),
   text_results as (
-    select leg.list, leg.id, leg.score as text_score, leg.rank as text_rank
-      from knowledge_internal.leg_rows(lists, 'text') as leg
+    select listed.ordinality as list, leg.id, leg.text_score, leg.text_rank
+      from unnest(lists) with ordinality as listed
+     cross join lateral unnest(listed.text_ids, listed.text_scores)
+            with ordinality as leg (id, text_score, text_rank)
   ),
   combined as (
     select list, id, vector_results.vector_rank, text_results.text_rank,
@@ -284,9 +251,9 @@ begin
            max(combined.similarity) as similarity, max(combined.text_score) as text_score,
            sum(share.of_vector + share.of_text) as rrf_score,
            sum(share.of_vector) as vector_share, sum(share.of_text) as text_share,
-           case when min(rule.reads) = 'scores' then min(lists[list].collection) end as collection
+           case when min(rule.reads) = 'scores' then min(rule.collection) end as collection
       from combined
-      join knowledge_internal.rules_of_lists(lists, plan, rrf_k) as rule using (list)
+      join rule using (list)
      cross join lateral (
              select case
                       when rule.reads = 'ranks' then coalesce(
@@ -320,34 +287,61 @@ begin
   -- more.
   lifted as (
     select scored.*,
-           case
+           scored.rrf_score + case
              when scored.collection is not null then greatest(0, coalesce(
                (
                  select other.rrf_score + coalesce(neighbour.bonus, 0)
                    from scored as other
                    left join knowledge_internal.neighbour_bonuses(
                           array(select scored.id from scored),
-                          array(select scored.rrf_score from scored),
-                          (plan.settings).neighbour_weight
+                          array(select scored.rrf_score from scored), settings.neighbour_weight
                         ) as neighbour on neighbour.id = other.id
                   where other.collection is null
                   order by 1 desc, other.id offset 1 limit 1
                ) - max(scored.rrf_score) over (partition by scored.collection), 0
              ))
              else 0
-           end as lift
+           end as score
       from scored
+  ),
+  hit as (
+    select lifted.*, lifted.score + coalesce(neighbour.bonus, 0) as fused_score
+      from lifted
+      left join (
+             select near.*
+               from knowledge_internal.neighbour_bonuses(
+                      array(select lifted.id from lifted), array(select lifted.score from lifted),
+                      settings.neighbour_weight
+                    ) as near
+              where settings.neighbour_weight is not null -- else the function is not called
+             offset 0
+           ) as neighbour on neighbour.id = lifted.id
   )
   select array_agg(
            row(
              hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
-             hit.vector_share, hit.text_share, hit.rrf_score + hit.lift, null, null, null
+             hit.vector_share, hit.text_share, hit.fused_score, null, null, null
            )::knowledge_internal.fused_row
-           order by hit.rrf_score + hit.lift desc, least(hit.vector_rank, hit.text_rank), hit.id
+           order by hit.fused_score desc, least(hit.vector_rank, hit.text_rank), hit.id
+         ),
+         (
+           select sum(
+                    case when num_nonnulls(question.embedding, nullif(question.is_inferred, false))
+                                = 0
+                      then 0 else vector_weight * best.vector_best end
+                      + case when num_nonnulls(question.query_text, question.lexemes) = 0
+                        then 0 else text_weight * best.text_best end
+                      + case when best.identifier_bonus is null then 0
+                        else 2 * vector_weight * best.vector_best + text_weight * best.text_best end
+                    order by question.ordinality
+                  )
+             from unnest(plan.questions) with ordinality as question
+            cross join lateral (
+                    select rule.* from rule where rule.formulation = question.ordinality limit 1
+                  ) as best
          )
-    into rows
-    from lifted as hit;
-  return rows;
+    into rows, highest
+    from hit;
 end
 $$;
 
@@ -415,33 +409,6 @@ begin
 end
 $$;
 
--- The least factor of a score above 0, and of all factors together: smaller ones could underflow.
-create function knowledge_internal.least_factor() returns double precision
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return 0.5::float8 ^ 500;
-end
-$$;
-
--- The product of the factors of a row.
-create function knowledge_internal.factor_product(factors double precision[])
-returns double precision
-language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
-as $$
-declare
-  least_product constant float8 := knowledge_internal.least_factor();
-  product float8 := 1;
-  factor float8;
-begin
-  foreach factor in array coalesce(factors, '{}') loop
-    product := case when product * factor = 0 then 0
-      else greatest(product * factor, least_product) end;
-  end loop;
-  return product;
-end
-$$;
-
 -- What the chunks before and after a hit in its document add to its score, where these are hits,
 -- too: the weight times the difference between the better one and the last hit.
 create function knowledge_internal.neighbour_bonuses(
@@ -459,146 +426,6 @@ begin
          )
     from unnest(ids, scores) as hit (id, score)
     left join knowledge_internal.rows_by_id(ids) as chunk on chunk.id = hit.id;
-end
-$$;
-
--- The rows that fit the question at least as min_confidence says, best first: each score, with the
--- neighbour bonus, is multiplied by the factors of its row, the last of which is that of
--- recency_half_life. greatest_factor: the greatest product of the factors of a row, at least 1.
-create function knowledge_internal.weighted_rows(
-  rows knowledge_internal.fused_row[], given knowledge_internal.search_arguments,
-  plan knowledge_internal.search_plan,
-  out weighted knowledge_internal.fused_row[], out greatest_factor double precision
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  neighbour_weight constant float8 := (plan.settings).neighbour_weight;
-  half_life constant float8 := case when given.recency_half_life is not null
-    then greatest(1e-6, least(1e100, given.recency_half_life)) end;
-  least_exponent constant float8 := ln(knowledge_internal.least_factor());
-  -- A date is a whole number of days.
-  today constant float8 := floor(extract(epoch from now()) / 86400);
-  ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
-  confidences constant float8[] := case when given.min_confidence is not null
-    then knowledge_internal.answer_confidences(coalesce(plan.asked, plan.questions), ids) end;
-begin
-  select array_agg(
-           row(
-             hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
-             hit.vector_share, hit.text_share, scaled.score, null, weight.factors, null
-           )::knowledge_internal.fused_row
-           order by scaled.score desc, least(hit.vector_rank, hit.text_rank), hit.id
-         ),
-         greatest(max(weight.product), 1)
-    into weighted, greatest_factor
-    from unnest(rows) with ordinality as hit
-    left join knowledge_internal.page_rows(
-           case when half_life is not null then ids end, has_text => false
-         ) as chunk on chunk.id = hit.id
-    left join (
-           select near.*
-             from knowledge_internal.neighbour_bonuses(
-                    ids, array(select hit.score from unnest(rows) as hit), neighbour_weight
-                  ) as near
-            where neighbour_weight is not null -- else the function is not called
-           offset 0
-         ) as neighbour on neighbour.id = hit.id
-   cross join lateral (
-           select case
-                    when half_life is null then hit.factors
-                    -- greatest() ignores null, so a row without a date, or with one in the future,
-                    -- counts as one of today.
-                    else hit.factors || exp(
-                      greatest(
-                        ln(0.5::float8) * greatest(
-                          today - extract(epoch from chunk.document_date)::float8 / 86400, 0
-                        ) / half_life,
-                        least_exponent
-                      )
-                    )
-                  end as factors
-           offset 0
-         ) as listed
-   cross join lateral (
-           select listed.factors, case when listed.factors is null then 1
-                    else knowledge_internal.factor_product(listed.factors) end as product
-           offset 0
-         ) as weight
-   cross join lateral (
-           -- A score below 0 would rise with a factor below 1.
-           select case when ranked.score < 0 then ranked.score
-                    else ranked.score * weight.product end as score
-             from (select hit.score + coalesce(neighbour.bonus, 0)) as ranked (score)
-           offset 0
-         ) as scaled
-   -- Without a question nothing is compared.
-   where (confidences[hit.ordinality] < given.min_confidence) is not true;
-end
-$$;
-
--- The rows that one_per_document or max_per_document leave of a sorted list. merged: how many rows
--- stand in others of their documents. With one_per_document, a document stands where its best row
--- stands, with its score, and shows its best chunk.
-create function knowledge_internal.rows_of_documents(
-  rows knowledge_internal.fused_row[], one_per_document boolean, max_per_document integer,
-  out kept knowledge_internal.fused_row[], out merged integer
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
-begin
-  if not one_per_document and max_per_document is null then
-    kept := rows;
-    return;
-  end if;
-  kept := array(
-    select row(
-             shown.id, shown.vector_rank, shown.text_rank, shown.similarity, shown.text_score,
-             shown.vector_share, shown.text_share,
-             case when one_per_document then shown.best_score else shown.score end,
-             case when one_per_document then array(
-               select distinct name from unnest(shown.names) as name
-                where name is not null order by name
-             ) end,
-             shown.factors, shown.duplicates
-           )::knowledge_internal.fused_row
-      from (
-        select hit.*, max(hit.score) over of_document as best_score,
-               array_agg(chunk.collection) over of_document as names,
-               min(hit.ordinality) over of_document as best_place,
-               row_number() over (
-                 partition by coalesce(chunk.document_id, hit.id)
-                     order by case when one_per_document then chunk.chunk_index is null end,
-                              hit.ordinality
-               ) as place_in_document
-          from unnest(rows) with ordinality as hit
-          left join knowledge_internal.rows_by_id(ids) as chunk on chunk.id = hit.id
-        window of_document as (partition by coalesce(chunk.document_id, hit.id))
-      ) as shown
-     where shown.place_in_document
-             <= case when one_per_document then 1 else max_per_document end
-     order by case when one_per_document then shown.best_place else shown.ordinality end
-  );
-  merged := case when one_per_document then cardinality(rows) - cardinality(kept) end;
-end
-$$;
-
--- Extension point: the fused list of a search, arranged as given. It calls weighted_rows and
--- rows_of_documents. merged: how many rows stand in others of their documents; best: the row with
--- the best score; greatest_factor: as of weighted_rows.
-create function knowledge_internal.arranged_rows(
-  fused knowledge_internal.fused_row[], given knowledge_internal.search_arguments,
-  plan knowledge_internal.search_plan, out arranged knowledge_internal.fused_row[],
-  out merged integer, out best uuid, out greatest_factor double precision
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  select weighted.greatest_factor, listed.kept, listed.merged, listed.kept[1].id
-    into greatest_factor, arranged, merged, best
-    from knowledge_internal.weighted_rows(fused, given, plan) as weighted
-   cross join lateral knowledge_internal.rows_of_documents(
-           weighted.weighted, given.one_per_document, given.max_per_document
-         ) as listed;
 end
 $$;
 

@@ -1,7 +1,7 @@
--- 032_arrange: boosts, order_by, diversity and merge_duplicates.
+-- 032_arrange: boosts, recency_half_life, order_by, diversity and merge_duplicates.
 -- Module: arrange.
--- Adds: type boost and the functions that read boosts and order_by, and replaces
--- further_arrangement and arranged_rows. Locks nothing that exists.
+-- Adds: type boost and the functions that read boosts and order_by, and replaces arranged_rows.
+-- Locks nothing that exists.
 
 -- A boost, or what order_by compares. value_sql: SQL about chunk, which reads the other parts, as
 -- given; free_distance: offset; rate: from decay_to.
@@ -10,6 +10,33 @@ create type knowledge_internal.boost as (
   factor double precision, weight double precision, origin double precision,
   scale double precision, free_distance double precision, rate double precision
 );
+
+-- The least factor of a score above 0, and of all factors together: smaller ones could underflow.
+create function knowledge_internal.least_factor() returns double precision
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 0.5::float8 ^ 500;
+end
+$$;
+
+-- The product of the factors of a row.
+create function knowledge_internal.factor_product(factors double precision[])
+returns double precision
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+declare
+  least_product constant float8 := knowledge_internal.least_factor();
+  product float8 := 1;
+  factor float8;
+begin
+  foreach factor in array coalesce(factors, '{}') loop
+    product := case when product * factor = 0 then 0
+      else greatest(product * factor, least_product) end;
+  end loop;
+  return product;
+end
+$$;
 
 -- A number in metadata, or an ISO date as days since 1970; null for what is not wanted (number,
 -- date; null: either). Bounded, because a number of JSON may be too large or small for float8.
@@ -394,15 +421,15 @@ begin
 end
 $$;
 
--- Keys: boosts and order_by, compiled; merge_duplicates; diversity; picks: the hits at the top of
--- the list that diversity orders.
-create or replace function knowledge_internal.further_arrangement(
-  given knowledge_internal.search_arguments
-) returns jsonb
+-- What arranging reads of the arguments, checked; null for nothing. Keys: boosts and order_by,
+-- compiled; half_life, in days; merge_duplicates; diversity; picks: the hits at the top of the list
+-- that diversity orders. Raises 22023.
+create function knowledge_internal.further_arrangement(given knowledge_internal.search_arguments)
+returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   longest_order constant integer := 1000; -- reading it takes the square of its length
-  further jsonb := '{}';
+  boosts knowledge_internal.boost[];
 begin
   perform knowledge_internal.check_range('diversity', given.diversity, 0, 1);
   if length(given.order_by) > longest_order then
@@ -410,64 +437,116 @@ begin
                     left(given.order_by, 100)
       using errcode = '22023';
   end if;
-  if given.boosts is not null then
-    further := jsonb_build_object('boosts', knowledge_internal.compiled_boosts(given.boosts));
-  end if;
-  if given.order_by is not null then
-    further := further || jsonb_build_object(
-      'order_by', knowledge_internal.compiled_order(given.order_by)
-    );
-  end if;
-  if given.merge_duplicates then
-    further := further || '{"merge_duplicates": true}';
-  end if;
-  if given.diversity > 0 then
-    further := further || jsonb_build_object(
-      'diversity', given.diversity, 'picks', given.match_offset + given.match_count
-    );
-  end if;
-  return nullif(nullif(further, '{"boosts": null}'), '{}');
+  boosts := knowledge_internal.compiled_boosts(given.boosts);
+  return nullif(
+    jsonb_strip_nulls(jsonb_build_object(
+      'half_life', case when given.recency_half_life is not null
+        then greatest(1e-6, least(1e100, given.recency_half_life)) end,
+      'merge_duplicates', nullif(given.merge_duplicates, false),
+      'diversity', nullif(given.diversity, 0),
+      'picks', case when given.diversity > 0 then given.match_offset + given.match_count end
+    ))
+      || case when boosts is not null then jsonb_build_object('boosts', boosts) else '{}' end
+      || case
+        when given.order_by is not null then jsonb_build_object(
+          'order_by', knowledge_internal.compiled_order(given.order_by)
+        )
+        else '{}'
+      end,
+    '{}'
+  );
+end
+$$;
+
+-- The rows, best first: each score is multiplied by the factors of its row, the last of which is
+-- that of the half-life. greatest_factor: the greatest product of the factors of a row, at least 1.
+create function knowledge_internal.weighted_rows(
+  rows knowledge_internal.fused_row[], boosts knowledge_internal.boost[],
+  half_life double precision,
+  out weighted knowledge_internal.fused_row[], out greatest_factor double precision
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  least_exponent constant float8 := ln(knowledge_internal.least_factor());
+  -- A date is a whole number of days.
+  today constant float8 := floor(extract(epoch from now()) / 86400);
+  ids constant uuid[] := array(select hit.id from unnest(rows) as hit);
+begin
+  select array_agg(
+           row(
+             hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
+             hit.vector_share, hit.text_share, scaled.score, null, weight.factors, null
+           )::knowledge_internal.fused_row
+           order by scaled.score desc, least(hit.vector_rank, hit.text_rank), hit.id
+         ),
+         greatest(max(weight.product), 1)
+    into weighted, greatest_factor
+    from unnest(rows) as hit
+    left join knowledge_internal.measured_rows(ids, boosts, null) as measure on measure.id = hit.id
+    left join knowledge_internal.page_rows(
+           case when half_life is not null then ids end, has_text => false
+         ) as chunk on chunk.id = hit.id
+   cross join lateral (
+           select case
+                    when half_life is null then measure.factors
+                    -- greatest() ignores null, so a row without a date, or with one in the future,
+                    -- counts as one of today.
+                    else measure.factors || exp(
+                      greatest(
+                        ln(0.5::float8) * greatest(
+                          today - extract(epoch from chunk.document_date)::float8 / 86400, 0
+                        ) / half_life,
+                        least_exponent
+                      )
+                    )
+                  end as factors
+           offset 0
+         ) as listed
+   cross join lateral (
+           select listed.factors, knowledge_internal.factor_product(listed.factors) as product
+           offset 0
+         ) as weight
+   cross join lateral (
+           -- A score below 0 would rise with a factor below 1.
+           select case when hit.score < 0 then hit.score
+                    else hit.score * weight.product end as score
+         ) as scaled;
 end
 $$;
 
 create or replace function knowledge_internal.arranged_rows(
   fused knowledge_internal.fused_row[], given knowledge_internal.search_arguments,
   plan knowledge_internal.search_plan, out arranged knowledge_internal.fused_row[],
-  out merged integer, out best uuid, out greatest_factor double precision
+  out merged integer, out best uuid, out greatest_factor double precision, out further jsonb
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_varied constant integer := 100; -- rows, each of which is compared with each pick
-  further constant jsonb := plan.further;
   boosts constant knowledge_internal.boost[] := case
-    when jsonb_typeof(further -> 'boosts') = 'array' then array(
+    when jsonb_typeof(plan.further -> 'boosts') = 'array' then array(
       select one from jsonb_populate_recordset(
-        null::knowledge_internal.boost, further -> 'boosts'
+        null::knowledge_internal.boost, plan.further -> 'boosts'
       ) as one
     )
   end;
   order_by constant knowledge_internal.boost := jsonb_populate_record(
-    null::knowledge_internal.boost, further -> 'order_by'
+    null::knowledge_internal.boost, plan.further -> 'order_by'
   );
   rows knowledge_internal.fused_row[] := fused;
   first_ids uuid[]; -- those that diversity picks
 begin
-  if boosts is not null then
-    rows := array(
-      select row(
-               hit.id, hit.vector_rank, hit.text_rank, hit.similarity, hit.text_score,
-               hit.vector_share, hit.text_share, hit.score, null, measure.factors, null
-             )::knowledge_internal.fused_row
-        from unnest(rows) as hit
-        left join knowledge_internal.measured_rows(
-               array(select one.id from unnest(rows) as one), boosts, null
-             ) as measure on measure.id = hit.id
-    );
+  if fused is null then
+    further := knowledge_internal.further_arrangement(given);
+    return;
   end if;
-  select weighted.weighted, weighted.greatest_factor
-    into rows, greatest_factor
-    from knowledge_internal.weighted_rows(rows, given, plan) as weighted;
-  if further ? 'merge_duplicates' then
+  if boosts is not null or plan.further ? 'half_life' then
+    select weighted.weighted, weighted.greatest_factor
+      into rows, greatest_factor
+      from knowledge_internal.weighted_rows(
+             rows, boosts, (plan.further ->> 'half_life')::float8
+           ) as weighted;
+  end if;
+  if plan.further ? 'merge_duplicates' then
     rows := knowledge_internal.distinct_rows(rows);
   end if;
   select listed.kept, listed.merged, listed.kept[1].id
@@ -484,7 +563,7 @@ begin
              ) as measure on measure.id = hit.id
        order by measure.order_value, hit.score desc, least(hit.vector_rank, hit.text_rank), hit.id
     );
-  elsif further ? 'diversity' then
+  elsif plan.further ? 'diversity' then
     first_ids := array(select hit.id from unnest(arranged[:most_varied]) as hit);
     first_ids := array(
       select first_ids[pick.place]
@@ -498,7 +577,7 @@ begin
                             as chunk on chunk.id = listed.id
                     order by listed.place
                  ),
-                 (further ->> 'diversity')::float8, (further ->> 'picks')::integer
+                 (plan.further ->> 'diversity')::float8, (plan.further ->> 'picks')::integer
                )
              ) with ordinality as pick (place, number)
        order by pick.number

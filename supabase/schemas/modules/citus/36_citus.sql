@@ -196,42 +196,6 @@ begin
 end
 $$;
 
--- Two statements: of a WITH query, Citus would bring all rows that pass to the coordinator.
-create or replace function knowledge_internal.compared_rows(
-  bits bit varying, weights extensions.sparsevec, query tsquery, collection text,
-  scope knowledge_internal.row_scope, most_near integer, most_worded integer,
-  out near_ids uuid[], out text_ids uuid[]
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-declare
-  one_leg constant text :=
-    'select array('
-    '  select chunk.id from public.knowledge_chunks as chunk'
-    '   where ' || scope.matching
-    || case when collection is not null then ' and chunk.collection = $2' else '' end || '%s'
-    '   order by %s, chunk.id limit $4)';
-begin
-  near_ids := '{}';
-  text_ids := '{}';
-  if bits is not null then
-    execute format(
-      one_leg, ' and chunk.embedding_bits is not null',
-      'chunk.embedding_bits operator(extensions.<~>) $3'
-    )
-      into near_ids using scope, collection, bits, most_near;
-  end if;
-  if weights is not null then
-    execute format(
-      one_leg,
-      ' and chunk.bm25 operator(extensions.<#>) $3 < 0'
-      || case when query is not null then ' and (chunk.content_tsv @@ $5) is true' else '' end,
-      'chunk.bm25 operator(extensions.<#>) $3'
-    )
-      into text_ids using scope, collection, weights, most_worded, query;
-  end if;
-end
-$$;
-
 -- From this node's copy of the documents: a lock through Citus would be one on the whole table, for
 -- which the sessions of one COPY wait for each other.
 create or replace function knowledge_internal.lock_document(wanted uuid) returns void
@@ -267,7 +231,7 @@ declare
     select function.pronamespace from pg_catalog.pg_proc as function
      where function.oid in (
              'public.prepare_knowledge_cluster'::regproc,
-             'knowledge_internal.compared_rows'::regproc
+             'knowledge_internal.lock_document'::regproc
            )
   );
   statement text;

@@ -31,14 +31,7 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
             where entry.key = any (named.names)
          ),
          named.names[:1]
-    from (
-      values
-        ('filter', array['filter_type']), ('date', array['date_from']), ('date', array['date_to']),
-        ('collection', array['collections']), ('like', array['like_ids']),
-        ('validity', array['as_of']),
-        ('permission', array['public_only']),
-        ('permission', array['viewer_id', 'viewer_groups'])
-    ) as named (cause, names)
+    from knowledge_internal.row_arguments() as named
    where search ?| named.names
 $$;
 
@@ -579,7 +572,7 @@ begin
                  'vector_share', hit.notes #> '{shares,0}', 'text_share', hit.notes #> '{shares,1}',
                  'factors', hit.notes #> '{shares,2}',
                  'neighbour_share', case when settings.neighbour_weight > 0 then
-                   hit.rrf_score / nullif(product.factors, 0)
+                   hit.rrf_score / product.factors
                      - (hit.notes #>> '{shares,0}')::float8 - (hit.notes #>> '{shares,1}')::float8
                    end
                )
@@ -590,10 +583,14 @@ begin
              given, jsonb_build_object('lists', lists, 'shares', true)
            ) as hit
      cross join lateral (
-             select knowledge_internal.factor_product(
-                      array(select jsonb_array_elements_text(
-                              nullif(hit.notes #> '{shares,2}', 'null'))::float8)
-                    ) as factors
+             select case
+                      when count(*) = 0 then 1
+                      when min(one.factor::float8) > 0
+                        then exp(greatest(sum(ln(one.factor::float8)), -345))
+                    end as factors
+               from jsonb_array_elements_text(
+                      nullif(hit.notes #> '{shares,2}', 'null')
+                    ) as one (factor)
            ) as product
   );
   -- The question is read a second time, to show the hits.

@@ -87,6 +87,7 @@ begin
           then 'it ended on ' || (chunk.metadata ->> 'valid_until')
         when cause = 'validity' then 'it starts on ' || (chunk.metadata ->> 'valid_from')
         when cause = 'like' then 'it is in like_ids, or in the document of one'
+        when cause <> 'permission' then format('it does not meet %s', argument)
         else 'it is private' || coalesce(
           ' to ' || nullif(
             concat_ws(
