@@ -53,6 +53,30 @@ begin
 end
 $$;
 
+-- The lexeme by which a query tells the language of a chunk: no text has one with this sign.
+create function knowledge_internal.language_mark(configuration regconfig) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return '^' || configuration;
+end
+$$;
+
+-- A condition as the chunks of a language must meet it: all, where there is one language.
+create function knowledge_internal.in_language(
+  configuration regconfig, configurations regconfig[], condition tsquery
+) returns tsquery
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case
+    when cardinality(configurations) > 1
+      then quote_literal(knowledge_internal.language_mark(configuration))::tsquery && condition
+    else condition
+  end;
+end
+$$;
+
 -- Characters that nobody sees, as the inside of a regular expression's brackets: those that Unicode
 -- lets a program ignore when it shows a text, and formats.
 create function knowledge_internal.invisible_characters() returns text

@@ -233,39 +233,47 @@ begin
 end
 $$;
 
--- What a row must have and must not have, read in each configuration; empty for nothing.
--- neighbours: a row that has the required words of a short text as neighbours inside one word (user
--- name in getUserName) has what is required, too. excluded_parts: what is excluded, as typed;
--- dropped_parts: the required phrases that have only stop words. Where a configuration does not
--- read a part (reading_configurations), the readings of the others hold, unless it is_lenient.
+-- What a row must have and must not have, each row in its own language; empty for nothing. optional:
+-- what a row must have in whose language all that is required are stop words. neighbours: a row that
+-- has the required words of a short text as neighbours inside one word (user name in getUserName)
+-- has what is required, too. excluded_parts: what is excluded, as typed; dropped_parts: the required
+-- phrases that have only stop words; both in the language of most chunks.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
-  expansions knowledge_internal.expansion[], reads_distances boolean default true,
-  is_lenient boolean default false,
+  expansions knowledge_internal.expansion[], optional tsquery default '',
+  reads_distances boolean default true,
   out required tsquery, out neighbours tsquery, out excluded tsquery, out excluded_parts text[],
   out dropped_parts text[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   configuration regconfig;
-  reading regconfig;
   operand knowledge_internal.query_operand;
   operand_query tsquery;
   required_here tsquery;
+  excluded_here tsquery;
   required_groups constant integer[] := array(
     select distinct listed.alternatives from unnest(operands) as listed
      where listed.is_required and not listed.is_excluded
   );
   alternatives tsquery;
   alternatives_group integer;
+  unbound tsquery := '';
+  usual constant regconfig := case
+    when cardinality(configurations) > 1 then (
+      select counted.configuration
+        from unnest(
+               configurations,
+               knowledge_internal.chunks_of_configurations(
+                 configurations, knowledge_internal.read_settings()
+               )
+             ) as counted (configuration, chunks)
+       order by counted.chunks desc, counted.configuration
+       limit 1
+    )
+    else configurations[1]
+  end;
   conditioned text[] := '{}';
-  chunks constant float8[] := case
-    when cardinality(configurations) > 1 and cardinality(required_groups) > 0
-         or exists (select from unnest(operands) as listed where listed.is_excluded)
-      then knowledge_internal.chunks_of_configurations(
-        configurations, knowledge_internal.read_settings()
-      ) end;
-  readings regconfig[];
   most_neighbours constant integer := 4;
   words constant text := (
     select string_agg(listed.source, ' ' order by listed.ordinality)
@@ -277,39 +285,29 @@ begin
   required := '';
   neighbours := '';
   excluded := '';
-  -- A word may be a stop word in one configuration and not in another, so each gives a condition
-  -- of its own, and a row must meet one of them.
   foreach configuration in array configurations loop
     required_here := '';
+    excluded_here := '';
     alternatives := '';
     alternatives_group := null;
     foreach operand in array operands loop
       continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
-      readings := case
-        when is_lenient then configurations
-        else knowledge_internal.reading_configurations(operand.source, configurations, chunks)
+      operand_query := case
+        when operand.is_phrase or operand.is_excluded
+             or knowledge_internal.joined(operand.source) <> '' then
+          knowledge_internal.phrase_query(
+            configuration, operand.source, case when reads_distances then operand.further end
+          )
+        else
+          knowledge_internal.whole_words(
+            plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
+          )
       end;
-      operand_query := '';
-      foreach reading in array
-        case when configuration = any (readings) then array[configuration] else readings end
-      loop
-        operand_query := operand_query || case
-          when operand.is_phrase or operand.is_excluded
-               or knowledge_internal.joined(operand.source) <> '' then
-            knowledge_internal.phrase_query(
-              reading, operand.source, case when reads_distances then operand.further end
-            )
-          else
-            knowledge_internal.whole_words(
-              plainto_tsquery(reading, knowledge_internal.apart(operand.source))
-            )
-        end;
-      end loop;
-      if numnode(operand_query) > 0 then
+      if numnode(operand_query) > 0 and configuration = usual then
         conditioned := conditioned || operand.source;
       end if;
       if operand.is_excluded then
-        excluded := excluded || operand_query;
+        excluded_here := excluded_here || operand_query;
         continue;
       end if;
       if not operand.is_phrase then
@@ -324,13 +322,28 @@ begin
       end if;
       alternatives := alternatives || operand_query;
     end loop;
-    required := required || (required_here && alternatives);
-    if words is not null and configuration = any (
-      knowledge_internal.reading_configurations(words, configurations, chunks)
-    ) then
-      neighbours := neighbours || knowledge_internal.phrase_query(configuration, words);
+    required_here := required_here && alternatives;
+    if numnode(required_here) > 0 then
+      required := required || knowledge_internal.in_language(
+        configuration, configurations, required_here
+      );
+    else
+      unbound := unbound || knowledge_internal.in_language(configuration, configurations, optional);
+    end if;
+    if numnode(excluded_here) > 0 then
+      excluded := excluded || knowledge_internal.in_language(
+        configuration, configurations, excluded_here
+      );
+    end if;
+    if words is not null then
+      neighbours := neighbours || knowledge_internal.in_language(
+        configuration, configurations, knowledge_internal.phrase_query(configuration, words)
+      );
     end if;
   end loop;
+  if numnode(required) > 0 then
+    required := required || unbound;
+  end if;
   select array_agg(substr(listed.source, 2) order by listed.ordinality) filter (
            where listed.is_excluded and listed.source = any (conditioned)
          ),
@@ -853,7 +866,7 @@ declare
     select from unnest(operands) as operand where operand.further > 0
   );
   conditions constant record := knowledge_internal.operand_conditions(
-    operands, configurations, expansions
+    operands, configurations, expansions, question.matching_query
   );
 begin
   if numnode(conditions.required) > 0 then
@@ -864,23 +877,15 @@ begin
           from unnest(operands) as operand
          where operand.is_required and not operand.is_excluded
       );
-    elsif cardinality(configurations) > 1 then
-      question.relaxed_query := nullif(
-        (
-          knowledge_internal.operand_conditions(
-            operands, configurations, expansions, is_lenient => true
-          )
-        ).required,
-        conditions.required
-      ) && !!conditions.excluded;
-      question.relaxed_parts := array(select operand.source from unnest(operands) as operand);
     end if;
     question.matching_query := conditions.required || conditions.neighbours;
     -- GIN finds the words of a phrase, in any order.
     question.required_query := regexp_replace(regexp_replace(
       case
         when has_distances then (
-          knowledge_internal.operand_conditions(operands, configurations, expansions, false)
+          knowledge_internal.operand_conditions(
+            operands, configurations, expansions, question.matching_query, false
+          )
         ).required
         else conditions.required
       end::text,

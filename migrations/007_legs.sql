@@ -99,6 +99,29 @@ begin
 end
 $$;
 
+-- The nearest of candidates in full precision. These are the first by embedding_bits, at most most
+-- (null: all rows). is_sure: no other row can be nearer, or few of the nearest are in the second
+-- half of the candidates. The bits of vectors without negative numbers, or of close ones, say less.
+create function knowledge_internal.nearest_candidates(
+  candidates uuid[], most integer, asked_embedding extensions.vector, wanted integer,
+  out ids uuid[], out similarities double precision[], out is_sure boolean
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  select array_agg(near.id order by near.distance, near.id),
+         array_agg(1 - near.distance order by near.distance, near.id),
+         (cardinality(candidates) < most) is not false
+           or count(*) filter (where near.id = any (candidates[most / 2 + 1:])) <= wanted / 8
+    into ids, similarities, is_sure
+    from (
+      select row.id, row.distance
+        from knowledge_internal.rows_by_id(candidates, asked_embedding => asked_embedding) as row
+       order by row.distance, row.id
+       limit wanted
+    ) as near;
+end
+$$;
+
 -- The vector leg over all active rows, nearest first: the nearest by the index, compared in full
 -- precision; in a small corpus, and where the index stops early, the nearest of all rows.
 create function knowledge_internal.vector_leg(
@@ -116,6 +139,8 @@ declare
   direction constant extensions.vector :=
     extensions.l2_normalize(extensions.subvector(query_embedding, 1, 4000));
   callers text[];
+  most_by_bits integer;
+  is_sure boolean;
   last integer;
 begin
   strategy := 'compared: few rows';
@@ -141,26 +166,24 @@ begin
     strategy := case when cardinality(ids) >= index_rows then 'index'
       else 'compared: the index stopped early' end;
   end if;
-  if strategy <> 'index' then
-    select array_agg(near.id order by near.distance, near.id),
-           array_agg(1 - near.distance order by near.distance, near.id)
-      into ids, similarities
-      from (
-        select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
-          from knowledge_internal.chunk_rows as chunk
-         where chunk.id = any (array(
-                 select every.id
-                   from public.knowledge_chunks as every
-                  where every.status = 'active' and every.embedding_bits is not null
-                  order by every.embedding_bits operator(extensions.<~>)
-                           knowledge_internal.embedding_bits(query_embedding), every.id
-                  limit case when settings.dimensions >= quantized_from
-                    then 5 * compared_exactly end
-               ))
-         order by distance, chunk.id
-         limit compared_exactly
-      ) as near;
-  end if;
+  while strategy <> 'index' and is_sure is not true loop
+    most_by_bits := case
+      when settings.dimensions >= quantized_from
+        then coalesce(4 * most_by_bits, 5 * compared_exactly)
+    end;
+    select near.* into ids, similarities, is_sure
+      from knowledge_internal.nearest_candidates(
+             array(
+               select every.id
+                 from public.knowledge_chunks as every
+                where every.status = 'active' and every.embedding_bits is not null
+                order by every.embedding_bits operator(extensions.<~>)
+                         knowledge_internal.embedding_bits(query_embedding), every.id
+                limit most_by_bits
+             ),
+             most_by_bits, query_embedding, compared_exactly
+           ) as near;
+  end loop;
   last := least(pool, cardinality(ids));
   while similarities[last] < match_threshold loop
     last := last - 1;
@@ -514,7 +537,7 @@ $$;
 
 -- How a search with conditions reads its rows. index_rows are asked of the vector index; with at
 -- most most_compared matching rows the index is not used: compared_by_bits rows are chosen by
--- embedding_bits (null: all), and compared_exactly of them returned. With at most most_read
+-- embedding_bits at first (null: all), and compared_exactly of them returned. With at most most_read
 -- matching rows (most_compared, where the vector leg compares them too) all of them are candidates
 -- of the text leg.
 create function knowledge_internal.reading_limits(
@@ -700,6 +723,8 @@ declare
   near record;
   found record;
   vector_rows integer;
+  most_by_bits integer := limits.compared_by_bits;
+  is_sure boolean;
   native_reason text;
   pass integer := 3;
   begun_at timestamptz := clock_timestamp();
@@ -718,38 +743,42 @@ begin
       near := knowledge_internal.nearest_rows(
         asked_embedding, collection, plan.scope, limits.index_rows
       );
+      -- Where the tenth is not much nearer than the hundredth, the rows lie in so many directions
+      -- that the index misses some.
+      if 1 - near.similarities[10] > 0.9 * (1 - near.similarities[100]) then
+        perform set_config('hnsw.ef_search', least(1000, 4 * plan.effort)::text, true);
+        near := knowledge_internal.nearest_rows(
+          asked_embedding, collection, plan.scope, limits.index_rows
+        );
+        perform set_config('hnsw.ef_search', plan.effort::text, true);
+      end if;
       list.vector_strategy := case
         when cardinality(near.ids) >= limits.index_rows then 'index'
         else 'compared: the index stopped early'
       end;
     end if;
   end if;
-  if list.vector_strategy <> 'index' and not is_every_row or compares_text then
+  while list.vector_strategy <> 'index' and not is_every_row and is_sure is not true
+        or compares_text and list.text_ids is null loop
     found := knowledge_internal.compared_rows(
       case
         when list.vector_strategy <> 'index'
           then knowledge_internal.embedding_bits(asked_embedding)
       end,
-      case when compares_text then question.weight_vector end,
+      case when compares_text and list.text_ids is null then question.weight_vector end,
       case when question.is_optional is false then question.matching_query end,
-      collection, plan.scope, limits.compared_by_bits,
+      collection, plan.scope, most_by_bits,
       knowledge_internal.scored_exactly(plan.pool, settings)
     );
-    list.text_ids := found.text_ids;
+    list.text_ids := coalesce(list.text_ids, found.text_ids);
     if list.vector_strategy <> 'index' then
-      -- The nearest of these rows in full precision.
-      select array_agg(nearest.id order by nearest.distance, nearest.id) as ids,
-             array_agg(1 - nearest.distance order by nearest.distance, nearest.id) as similarities
-        into near
-        from (
-          select row.id, row.distance
-            from knowledge_internal.rows_by_id(found.near_ids, asked_embedding => asked_embedding)
-                 as row
-           order by row.distance, row.id
-           limit limits.compared_exactly
-        ) as nearest;
+      near := knowledge_internal.nearest_candidates(
+        found.near_ids, most_by_bits, asked_embedding, limits.compared_exactly
+      );
+      is_sure := near.is_sure;
+      most_by_bits := 4 * most_by_bits;
     end if;
-  end if;
+  end loop;
   if list.vector_strategy is not null then
     if not is_every_row then
       vector_rows := least(plan.pool, cardinality(near.ids));
