@@ -236,6 +236,17 @@ begin
            when old.collection then new.collection
            else chunk.collection
          end,
+         -- The title, or a path below it. upsert_knowledge_document, which changes content_hash,
+         -- writes the headings itself.
+         heading = case
+           when new.content_hash is not distinct from old.content_hash and starts_with(
+                  coalesce(chunk.heading, '') || ' > ', coalesce(old.title, '') || ' > '
+                )
+             then nullif(
+               concat(new.title, substr(chunk.heading, length(coalesce(old.title, '')) + 1)), ''
+             )
+           else chunk.heading
+         end,
          metadata = new.metadata || coalesce(
            (
              select jsonb_object_agg(own.key, own.value)
@@ -264,6 +275,8 @@ create trigger pass_document_on
       new.owner_id, new.visibility, new.allowed_groups, new.sensitivity, new.collection,
       new.metadata
     )
+    or old.title is distinct from new.title
+       and old.content_hash is not distinct from new.content_hash
   )
   execute function knowledge_internal.pass_document_on();
 
