@@ -261,7 +261,16 @@ begin
   select array_agg(chunk.id), array_agg(chunk.document_id)
     into ids, document_ids
     from knowledge_internal.matching_rows(
-           asked, array(select one.embedding from unnest(plan.questions) as one),
+           asked,
+           array(select one.embedding from unnest(plan.questions) as one) || array(
+             select knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores)
+               from unnest(
+                      case when true = any (
+                             array(select one.is_inferred from unnest(plan.questions) as one)
+                           ) then knowledge_internal.rank_all(plan) end
+                    ) as list
+              where (plan.questions[list.formulation]).is_inferred
+           ),
            given.match_threshold, plan.questions is null, plan.collections, plan.scope
          ) as chunk;
   if num_nulls(given.min_confidence, plan.questions, ids) = 0 then

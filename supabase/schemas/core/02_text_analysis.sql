@@ -240,7 +240,7 @@ begin
     -- A number that is written above a word is a note or a power, and no word of the sentence.
     source := regexp_replace(source, '(?<=[[:alnum:]])\^-?\d+(?![[:alnum:]])', ' ', 'g');
   end if;
-  return regexp_replace(source, '[-_/.@:\\#+<>&'']+', ' ', 'g');
+  return regexp_replace(source, '[-_/.@:\\#+<>&~'']+', ' ', 'g');
 end
 $$;
 

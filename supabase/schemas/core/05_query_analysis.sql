@@ -26,8 +26,9 @@ create type knowledge_internal.expansion as (
 -- beside BM25 identifier_bonus if it matches identifier_query, and the bonus of each phrase query
 -- that it matches. relaxed_query: the rows that match when no row has what is required,
 -- relaxed_parts; null when nothing can be relaxed. Only then phrases that are required have a
--- bonus. excluded_parts: what the question excludes; dropped_parts: required phrases of stop words
--- only; like_words: the lexemes that like_ids add.
+-- bonus. excluded_parts: what the question excludes; dropped_parts: what it requires or excludes
+-- of stop words only; ignored_parts: what is not read of it; like_words: the lexemes that like_ids
+-- add.
 create type knowledge_internal.question as (
   embedding extensions.vector, ignored_embedding text, is_inferred boolean, query_text text,
   words text[], word_queries tsquery[], compounds text[], replaced jsonb,
@@ -38,7 +39,7 @@ create type knowledge_internal.question as (
   candidate_query tsquery, is_partial boolean,
   identifier_query tsquery, identifier_bonus double precision, phrase_queries tsquery[],
   phrase_bonuses double precision[], relaxed_query tsquery, relaxed_parts text[],
-  excluded_parts text[], dropped_parts text[], like_words text[]
+  excluded_parts text[], dropped_parts text[], ignored_parts text[], like_words text[]
 );
 
 -- A word or phrase of a query. alternatives: a number that operands joined by or have in common;
@@ -124,6 +125,52 @@ begin
            ) as word (parts)
      where not knowledge_internal.is_identifier(rtrim(word.parts[1], '.,;:!?)'))
   ) >= words_of_prose;
+end
+$$;
+
+-- The operators of other search engines, as a regular expression, which are no operators here.
+create function knowledge_internal.foreign_operators() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return '(?<![^\s(])(?:(?:NOT|AND|NEAR(?:/\d+)?)(?=[\s(])|[-!+]\(|[!+](?=[[:alpha:]"])|(?:&&|[|]{2})(?=\s))'
+    '|(?<=[[:alpha:]])[*](?!\S)';
+end
+$$;
+
+-- What a search does not read of a question: operators that are none here, and the end of a long
+-- text; null for nothing.
+create function knowledge_internal.ignored_parts(
+  query_text text, search_mode text, words_read integer
+) returns text[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  characters_read constant integer := 4096; -- as in query_operands
+  has_operators constant boolean := search_mode = 'websearch'
+    and query_text ~ knowledge_internal.foreign_operators()
+    and not knowledge_internal.is_prose(query_text);
+begin
+  return nullif(
+    array(
+      select distinct btrim(operator.sign)
+        from regexp_matches(
+               case when has_operators then query_text end,
+               '(' || knowledge_internal.foreign_operators() || ')', 'g'
+             ) as found (signs)
+       cross join lateral unnest(found.signs) as operator (sign)
+    ) || case
+      when length(query_text) > characters_read
+        then array[format('what follows %s characters', characters_read)]
+    end || case
+      when length(query_text) > words_read and words_read < cardinality(
+             string_to_array(
+               btrim(knowledge_internal.apart(left(query_text, characters_read))), ' '
+             )
+           )
+        then array[format('what follows %s words', words_read)]
+    end,
+    '{}'
+  );
 end
 $$;
 
@@ -236,7 +283,7 @@ $$;
 -- what a row must have in whose language all that is required are stop words. neighbours: a row that
 -- has the required words of a short text as neighbours inside one word (user name in getUserName)
 -- has what is required, too. excluded_parts: what is excluded, as typed; dropped_parts: the required
--- phrases that have only stop words; both in the language of most chunks.
+-- phrases, and what is excluded, that have only stop words; both in the language of most chunks.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
   expansions knowledge_internal.expansion[], optional tsquery default '',
@@ -347,7 +394,7 @@ begin
            where listed.is_excluded and listed.source = any (conditioned)
          ),
          array_agg(listed.source order by listed.ordinality) filter (
-           where listed.is_phrase and listed.is_required and not listed.is_excluded
+           where (listed.is_phrase and listed.is_required or listed.is_excluded)
              and listed.source <> all (conditioned)
          )
     into excluded_parts, dropped_parts
@@ -929,6 +976,7 @@ declare
   most_readings constant integer := 3000; -- of words, each once in every configuration
   candidate_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   operands knowledge_internal.query_operand[];
+  words_read integer;
   typed text; -- without what is excluded
   wanted text;
   expansions knowledge_internal.expansion[] := '{}';
@@ -938,9 +986,9 @@ begin
   if configurations is null then
     return question;
   end if;
-  operands := knowledge_internal.query_operands(
-    query_text, search_mode, least(most_words, most_readings / cardinality(configurations))
-  );
+  words_read := least(most_words, most_readings / cardinality(configurations));
+  operands := knowledge_internal.query_operands(query_text, search_mode, words_read);
+  question.ignored_parts := knowledge_internal.ignored_parts(query_text, search_mode, words_read);
   typed := (
     select string_agg(operand.source, ' ' order by operand.ordinality)
       from unnest(operands) with ordinality as operand
@@ -1133,7 +1181,8 @@ declare
     '^\s*(?:(?:\(?(?:[A-Za-z][a-z]*|[A-Z]+|[0-9]+)(?:''[a-z]{1,2})?[.,;:!?)]*|[.,;:!?]+)'
     '(?:\s+|$))+$';
   -- In prose, these are words, as in query_operands.
-  operators constant text := '(?<!\S)(?:-[[:alnum:]]|or(?!\S))';
+  operators constant text := '(?<!\S)(?:-[[:alnum:]]|[oO][rR](?!\S))|'
+    || knowledge_internal.foreign_operators();
   configuration constant regconfig := settings.configurations[1];
   document_count constant double precision := settings.document_count;
   question knowledge_internal.question;
@@ -1144,7 +1193,7 @@ begin
     and octet_length(query_text) <= longest and octet_length(query_text) = length(query_text)
     and strpos(query_text, '"') = 0
     and (
-      query_text !~* operators
+      query_text !~ operators
       or knowledge_internal.is_prose(query_text, '(?<!\S)(?:-\S+|or)(?!\S)')
     )
   ) is not true then
