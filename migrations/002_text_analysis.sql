@@ -321,13 +321,15 @@ $$;
 
 -- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
 -- lruCache, AB and 12345 of AB12345. Those of a word stand after a line feed, or after a form feed
--- where the word has digits or a piece of one letter (AB12345, HepB). A character is no piece.
+-- where the word has digits or a piece of one letter (AB12345, HepB). A character is no piece,
+-- except of letters beside digits: 5 and kg of 5kg.
 create function knowledge_internal.pieces(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   mixed constant text := '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]';
   two_words constant text := '[[:lower:]]{2}[[:upper:]][[:alpha:]]';
+  letters_and_digits constant text := '^(?:(?:[[:lower:]]+|[[:upper:]]+)\d+|\d+(?:[[:lower:]]+|[[:upper:]]+))$';
   boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
     '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
     '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';
@@ -337,18 +339,21 @@ begin
     return '';
   end if;
   select string_agg(
-           case when matched.parts[1] ~ two_words then E'\n ' else E'\f ' end || matched.parts[1],
+           case
+             when matched.parts[1] ~ two_words then E'\n ' || matched.parts[1]
+             when matched.parts[1] ~ letters_and_digits
+               then E'\f\v' || regexp_replace(matched.parts[1], boundary, E'\v')
+             else E'\f ' || matched.parts[1]
+           end,
            ''
          )
     into words
     from regexp_matches(source, '\m[[:alnum:]]*(?:' || mixed || ')[[:alnum:]]*', 'g')
          as matched (parts);
-  return coalesce(
-    regexp_replace(
-      regexp_replace(words, boundary, ' ', 'g'), ' [[:alnum:]](?![[:alnum:]])', '', 'g'
-    ),
-    ''
+  words := regexp_replace(
+    regexp_replace(words, boundary, ' ', 'g'), ' [[:alnum:]](?![[:alnum:]])', '', 'g'
   );
+  return coalesce(translate(words, E'\v', ' '), '');
 end
 $$;
 

@@ -7,7 +7,19 @@ from searching import numbers, search, store
 
 from conftest import Connection
 
-NAMES = (("DS", "7604"), ("iphone", "15"), ("16", "GB"), ("KB", "5001330"), ("500", "ml"))
+NAMES = (
+    ("DS", "7604"),
+    ("iphone", "15"),
+    ("16", "GB"),
+    ("KB", "5001330"),
+    ("500", "ml"),
+    ("3", "m"),
+    ("1", "TB"),
+    ("5", "kg"),
+    ("M", "3"),
+    ("H", "264"),
+    ("7", "zip"),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -107,9 +107,8 @@ begin
 end
 $$;
 
--- Whether a question is prose, in which operators are words and identifiers are mentioned: it ends
--- in a question mark, or has at least six words, without identifiers and what the pattern apart
--- finds.
+-- Whether a question is prose, in which operators are words: it ends in a question mark, or has at
+-- least six words, without identifiers and what the pattern apart finds.
 create function knowledge_internal.is_prose(typed text, apart text default '"') returns boolean
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -513,8 +512,7 @@ declare
     '^[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*$';
   -- Their pieces are read as the parts of AB-12345 are, but not those of 22nd.
   letters_and_digits constant text :=
-    '^(?!\d+(?:st|nd|rd|th)$)(?:[[:alpha:]]{2,}\d{2,}|\d{2,}[[:alpha:]]{2,})$';
-  amount constant text := '^\d[[:alpha:]]+$'; -- 5kg
+    '^(?!\d+(?:st|nd|rd|th)$)(?:[[:alpha:]]+\d+|\d+[[:alpha:]]+)$';
   tokens text[];
   wholes text[]; -- of compounds
   words text;
@@ -595,8 +593,6 @@ begin
                    when compound.whole <> compound.source then compound.source
                    when translate(split.pieces, E'\f\n ', '') = compound.source
                      then btrim(split.pieces, E'\f\n ')
-                   when compound.source ~ amount
-                     then regexp_replace(compound.source, '^\d+', '\& ')
                  end as spaced,
                  split.pieces
             from (
@@ -622,10 +618,7 @@ begin
                  ),
                  (
                    'piece',
-                   case
-                     when typed.source ~ amount then typed.spaced
-                     when typed.source !~ letters_and_digits then typed.pieces
-                   end
+                   case when typed.source !~ letters_and_digits then typed.pieces end
                  )
              ) as form (role, source)
        cross join unnest(configurations) with ordinality as language (configuration, number)
@@ -807,7 +800,8 @@ begin
                when rated.group_frequency = 0 and rated.has_whole then false
                when rated.role = 'whole' then
                  rated.group_frequency > 0 or rated.names_something or not rated.has_parts
-               when rated.role = 'part' then not (length(rated.part) = 1 and rated.has_whole)
+               when rated.role = 'part' then
+                 not (length(rated.part) = 1 and rated.has_whole and rated.compound !~ '\d')
                when rated.group_frequency > 0
                  then not rated.has_whole and rated.has_parts is not true
                else rated.has_parts is null
@@ -819,7 +813,7 @@ end
 $$;
 
 -- A question with the lexemes of its text, which is normalised, and their weights. It asks for an
--- identifier if it is no prose, has no other words, or quotes it.
+-- identifier if it has few other words, or quotes it.
 create function knowledge_internal.with_lexemes(
   question knowledge_internal.question, wanted text, expansions knowledge_internal.expansion[],
   settings knowledge_internal.search_settings, quoted text default ''
@@ -827,6 +821,14 @@ create function knowledge_internal.with_lexemes(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_lexemes constant integer := 256;
+  other_words constant integer := 4; -- without stop words
+  -- That the question asks for its identifiers; else it mentions them, and what is not there of them
+  -- counts as one word.
+  is_subject constant boolean := (
+    select count(*) < other_words
+      from unnest(question.words, question.compounds) as said (word, compound)
+     where said.compound is null and not knowledge_internal.is_identifier(said.word)
+  );
   quoted_words constant tsvector := (
     select string_agg(
              to_tsvector(
@@ -854,7 +856,13 @@ begin
   ),
   kept as (
     -- In a very long query, the words that weigh least change the order least.
-    select ordered.*,
+    select ordered.lexeme, ordered.document_frequency, ordered.is_identifier, ordered.spaced_query,
+           ordered.place,
+           ordered.weight * case
+             when ordered.document_frequency = 0 and strpos(ordered.reading, ' ') > 0
+                  and not is_subject then 0.5
+             else 1
+           end as weight,
            min(ordered.place) over (partition by ordered.reading) as number,
            coalesce(
              case when ordered.document_frequency = 0 then ordered.spaced_query end,
@@ -878,14 +886,7 @@ begin
            where kept.is_identifier
              and (
                quoted_words @@ kept.query
-               or (
-                 select not knowledge_internal.is_prose(wanted) or not exists (
-                          select
-                            from unnest(question.words, question.compounds) as said (word, compound)
-                           where said.compound is null
-                             and not knowledge_internal.is_identifier(said.word)
-                        )
-               )
+               or is_subject
              )
          )::tsquery
     into question.lexemes, question.lexeme_queries, question.frequencies, question.weights,
