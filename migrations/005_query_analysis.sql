@@ -133,8 +133,8 @@ create function knowledge_internal.foreign_operators() returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  return '(?<![^\s(])(?:(?:NOT|AND|NEAR(?:/\d+)?)(?=[\s(])|[-!+]\(|[!+](?=[[:alpha:]"])|(?:&&|[|]{2})(?=\s))'
-    '|(?<=[[:alpha:]])[*](?!\S)';
+  return '(?<![^\s(])(?:(?:NOT|AND|NEAR(?:/\d+)?)(?=[\s(])|[-!+]\(|[!+](?=[[:alpha:]"])'
+    '|(?:&&|[|]{2})(?=\s))|(?<=[[:alpha:]])[*](?!\S)';
 end
 $$;
 
@@ -146,18 +146,13 @@ create function knowledge_internal.ignored_parts(
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   characters_read constant integer := 4096; -- as in query_operands
-  has_operators constant boolean := search_mode = 'websearch'
-    and query_text ~ knowledge_internal.foreign_operators()
-    and not knowledge_internal.is_prose(query_text);
 begin
   return nullif(
     array(
-      select distinct btrim(operator.sign)
-        from regexp_matches(
-               case when has_operators then query_text end,
-               '(' || knowledge_internal.foreign_operators() || ')', 'g'
-             ) as found (signs)
-       cross join lateral unnest(found.signs) as operator (sign)
+      select distinct found.signs[1]
+        from regexp_matches(query_text, knowledge_internal.foreign_operators(), 'g')
+             as found (signs)
+       where search_mode = 'websearch' and not knowledge_internal.is_prose(query_text)
     ) || case
       when length(query_text) > characters_read
         then array[format('what follows %s characters', characters_read)]
@@ -279,17 +274,16 @@ begin
 end
 $$;
 
--- What a row must have and must not have, each row in its own language; empty for nothing. optional:
--- what a row must have in whose language all that is required are stop words. neighbours: a row that
--- has the required words of a short text as neighbours inside one word (user name in getUserName)
--- has what is required, too. excluded_parts: what is excluded, as typed; dropped_parts: the required
--- phrases, and what is excluded, that have only stop words; both in the language of most chunks.
+-- What a row must have and must not have, each row in its own language; empty for nothing.
+-- optional: what a row must have in whose language all that is required are stop words. The
+-- required words of a short text may be neighbours inside one word (user name in getUserName). In
+-- the language of most chunks: excluded_parts: what is excluded, as typed; dropped_parts: the
+-- required phrases, and what is excluded, that have only stop words.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
   expansions knowledge_internal.expansion[], optional tsquery default '',
   reads_distances boolean default true,
-  out required tsquery, out neighbours tsquery, out excluded tsquery, out excluded_parts text[],
-  out dropped_parts text[]
+  out required tsquery, out excluded tsquery, out excluded_parts text[], out dropped_parts text[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -305,20 +299,13 @@ declare
   alternatives tsquery;
   alternatives_group integer;
   unbound tsquery := '';
-  usual constant regconfig := case
-    when cardinality(configurations) > 1 then (
-      select counted.configuration
-        from unnest(
-               configurations,
-               knowledge_internal.chunks_of_configurations(
-                 configurations, knowledge_internal.read_settings()
-               )
-             ) as counted (configuration, chunks)
-       order by counted.chunks desc, counted.configuration
-       limit 1
-    )
-    else configurations[1]
-  end;
+  chunks constant float8[] := case when cardinality(configurations) > 1
+    then knowledge_internal.chunks_of_configurations(
+      configurations, knowledge_internal.read_settings()
+    ) end;
+  usual constant regconfig := configurations[coalesce(
+    array_position(chunks, (select max(counted) from unnest(chunks) as counted)), 1
+  )];
   conditioned text[] := '{}';
   most_neighbours constant integer := 4;
   words constant text := (
@@ -329,7 +316,6 @@ declare
   );
 begin
   required := '';
-  neighbours := '';
   excluded := '';
   foreach configuration in array configurations loop
     required_here := '';
@@ -368,7 +354,8 @@ begin
       end if;
       alternatives := alternatives || operand_query;
     end loop;
-    required_here := required_here && alternatives;
+    required_here := (required_here && alternatives)
+      || coalesce(knowledge_internal.phrase_query(configuration, words), '');
     if numnode(required_here) > 0 then
       required := required || knowledge_internal.in_language(
         configuration, configurations, required_here
@@ -379,11 +366,6 @@ begin
     if numnode(excluded_here) > 0 then
       excluded := excluded || knowledge_internal.in_language(
         configuration, configurations, excluded_here
-      );
-    end if;
-    if words is not null then
-      neighbours := neighbours || knowledge_internal.in_language(
-        configuration, configurations, knowledge_internal.phrase_query(configuration, words)
       );
     end if;
   end loop;
@@ -823,8 +805,8 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   most_lexemes constant integer := 256;
   other_words constant integer := 4; -- without stop words
-  -- That the question asks for its identifiers; else it mentions them, and what is not there of them
-  -- counts as one word.
+  -- That the question asks for its identifiers; else it mentions them, and what is not there of
+  -- them counts as one word.
   is_subject constant boolean := (
     select count(*) < other_words
       from unnest(question.words, question.compounds) as said (word, compound)
@@ -926,7 +908,7 @@ begin
          where operand.is_required and not operand.is_excluded
       );
     end if;
-    question.matching_query := conditions.required || conditions.neighbours;
+    question.matching_query := conditions.required;
     -- GIN finds the words of a phrase, in any order.
     question.required_query := regexp_replace(regexp_replace(
       case
@@ -949,7 +931,8 @@ begin
   -- Few rows have all required words: then all of these rows are candidates.
   question.is_partial := case when expansions = '{}' and (
     select case
-             when conditions.required::text like '%|%' then min(word.frequency)
+             when (search_mode = 'websearch' or cardinality(configurations) > 1)
+                  and conditions.required::text like '%|%' then min(word.frequency)
              else document_count * exp(sum(ln(greatest(word.frequency, 1) / document_count)))
            end
       from unnest(question.lexeme_queries, question.frequencies) as word (query, frequency)

@@ -111,7 +111,7 @@ begin
   select array_agg(near.id order by near.distance, near.id),
          array_agg(1 - near.distance order by near.distance, near.id),
          (cardinality(candidates) < most) is not false
-           or count(*) filter (where near.id = any (candidates[most / 2 + 1:])) <= wanted / 8
+           or count(*) filter (where near.id = any (candidates[most / 2 + 1:])) <= wanted / 10
     into ids, similarities, is_sure
     from (
       select row.id, row.distance
@@ -537,9 +537,9 @@ $$;
 
 -- How a search with conditions reads its rows. index_rows are asked of the vector index; with at
 -- most most_compared matching rows the index is not used: compared_by_bits rows are chosen by
--- embedding_bits at first (null: all), and compared_exactly of them returned. With at most most_read
--- matching rows (most_compared, where the vector leg compares them too) all of them are candidates
--- of the text leg.
+-- embedding_bits at first (null: all), and compared_exactly of them returned. With at most
+-- most_read matching rows (most_compared, where the vector leg compares them too) all of them are
+-- candidates of the text leg.
 create function knowledge_internal.reading_limits(
   pool integer, chunk_count double precision, dimensions integer, is_filtered boolean,
   is_indexed boolean, out index_rows integer, out most_compared double precision,

@@ -328,7 +328,8 @@ set standard_conforming_strings = on as $$
 declare
   mixed constant text := '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]';
   two_words constant text := '[[:lower:]]{2}[[:upper:]][[:alpha:]]';
-  letters_and_digits constant text := '^(?:(?:[[:lower:]]+|[[:upper:]]+)\d+|\d+(?:[[:lower:]]+|[[:upper:]]+))$';
+  letters_and_digits constant text := '^(?:\d+(?:[[:lower:]]+|[[:upper:]]+)'
+    '|(?:[[:lower:]]+|[[:upper:]]+)\d+)$';
   boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
     '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
     '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';

@@ -29,7 +29,7 @@ comment on type public.knowledge_search_hit is
   'notes: what the search did beside what was asked, null for nothing; '
   'embedding: why the embedding was ignored; relaxed: what was required and is required no more; '
   'excluded: the words and phrases that hits must not have; dropped: what is required or excluded '
-  'and has only stop words; ignored: operators of other search engines, and the end of a long text, '
+  'and has only stop words; ignored: operators of other search engines and the end of a long text, '
   'which are not read; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
