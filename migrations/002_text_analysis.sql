@@ -329,8 +329,8 @@ set standard_conforming_strings = on as $$
 declare
   mixed constant text := '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]';
   two_words constant text := '[[:lower:]]{2}[[:upper:]][[:alpha:]]';
-  letters_and_digits constant text := '^(?:\d+(?:[[:lower:]]+|[[:upper:]]+)'
-    '|(?:[[:lower:]]+|[[:upper:]]+)\d+)$';
+  letters constant text := '(?:[[:upper:]]+|[[:lower:]]?[[:upper:]]?[[:lower:]]+)';
+  letters_and_digits constant text := '^(?:\d+' || letters || '|' || letters || '\d+)$';
   boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
     '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
     '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';
@@ -343,7 +343,7 @@ begin
            case
              when matched.parts[1] ~ two_words then E'\n ' || matched.parts[1]
              when matched.parts[1] ~ letters_and_digits
-               then E'\f\v' || regexp_replace(matched.parts[1], boundary, E'\v')
+               then regexp_replace(matched.parts[1], '^(\d+|\D+)', E'\f\v\\1\v')
              else E'\f ' || matched.parts[1]
            end,
            ''

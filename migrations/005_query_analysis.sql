@@ -601,7 +601,8 @@ begin
                  ),
                  (
                    'piece',
-                   case when typed.source !~ letters_and_digits then typed.pieces end
+                   case when typed.source !~ letters_and_digits or typed.spaced is null
+                     then typed.pieces end
                  )
              ) as form (role, source)
        cross join unnest(configurations) with ordinality as language (configuration, number)

@@ -92,7 +92,7 @@ def test_the_index_finds_the_nearest_rows_of_each_collection(crowd: Connection) 
 
 def close(cosine: float, normal: Normal) -> Normal:
     """Return vectors, each pair of which has about this cosine."""
-    made = normal / np.linalg.norm(normal, axis=1)[:, None] * (1 - cosine) ** 0.5
+    made: Normal = normal / np.linalg.norm(normal, axis=1)[:, None] * (1 - cosine) ** 0.5
     made[:, 0] += cosine**0.5
     return made
 

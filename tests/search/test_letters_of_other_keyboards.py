@@ -39,7 +39,7 @@ def test_the_page_lists_all_letters_that_are_read_as_others(knowledge: Connectio
         letters, read_as = line.strip("| ").split(" | ")
         for group in letters.split():
             listed |= dict(zip(group, read_as, strict=True))
-    read = dict(
+    read: dict[str, str] = dict(
         knowledge.execute(
             "select chr(code), knowledge_internal.normalised(chr(code))"
             "  from generate_series(128, 65535) as code where code not between 55296 and 57343"

@@ -242,8 +242,11 @@ begin
            when new.content_hash is not distinct from old.content_hash and starts_with(
                   coalesce(chunk.heading, '') || ' > ', coalesce(old.title, '') || ' > '
                 )
+             -- Not concat, which is not immutable: Citus allows no other function in a case.
              then nullif(
-               concat(new.title, substr(chunk.heading, length(coalesce(old.title, '')) + 1)), ''
+               coalesce(new.title, '')
+                 || coalesce(substr(chunk.heading, length(coalesce(old.title, '')) + 1), ''),
+               ''
              )
            else chunk.heading
          end,
