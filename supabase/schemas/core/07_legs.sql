@@ -742,8 +742,7 @@ begin
       near := knowledge_internal.nearest_rows(
         asked_embedding, collection, plan.scope, limits.index_rows
       );
-      -- Where the tenth is not much nearer than the hundredth, the rows lie in so many directions
-      -- that the index misses some.
+      -- The tenth is hardly nearer than the hundredth: with so many neighbours it misses some.
       if 1 - near.similarities[10] > 0.9 * (1 - near.similarities[100]) then
         perform set_config('hnsw.ef_search', least(1000, 4 * plan.effort)::text, true);
         near := knowledge_internal.nearest_rows(
@@ -760,14 +759,11 @@ begin
   while list.vector_strategy <> 'index' and not is_every_row and is_sure is not true
         or compares_text and list.text_ids is null loop
     found := knowledge_internal.compared_rows(
-      case
-        when list.vector_strategy <> 'index'
-          then knowledge_internal.embedding_bits(asked_embedding)
-      end,
+      case when list.vector_strategy <> 'index'
+        then knowledge_internal.embedding_bits(asked_embedding) end,
       case when compares_text and list.text_ids is null then question.weight_vector end,
       case when question.is_optional is false then question.matching_query end,
-      collection, plan.scope, most_by_bits,
-      knowledge_internal.scored_exactly(plan.pool, settings)
+      collection, plan.scope, most_by_bits, knowledge_internal.scored_exactly(plan.pool, settings)
     );
     list.text_ids := coalesce(list.text_ids, found.text_ids);
     if list.vector_strategy <> 'index' then
