@@ -53,6 +53,30 @@ begin
 end
 $$;
 
+-- The lexeme by which a query tells the language of a chunk: no text has one with this sign.
+create function knowledge_internal.language_mark(configuration regconfig) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return '^' || configuration;
+end
+$$;
+
+-- A condition as the chunks of a language must meet it: all, where there is one language.
+create function knowledge_internal.in_language(
+  configuration regconfig, configurations regconfig[], condition tsquery
+) returns tsquery
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case
+    when cardinality(configurations) > 1
+      then quote_literal(knowledge_internal.language_mark(configuration))::tsquery && condition
+    else condition
+  end;
+end
+$$;
+
 -- Characters that nobody sees, as the inside of a regular expression's brackets: those that Unicode
 -- lets a program ignore when it shows a text, and formats.
 create function knowledge_internal.invisible_characters() returns text
@@ -217,7 +241,7 @@ begin
     -- A number that is written above a word is a note or a power, and no word of the sentence.
     source := regexp_replace(source, '(?<=[[:alnum:]])\^-?\d+(?![[:alnum:]])', ' ', 'g');
   end if;
-  return regexp_replace(source, '[-_/.@:\\#+<>&'']+', ' ', 'g');
+  return regexp_replace(source, '[-_/.@:\\#+<>&~'']+', ' ', 'g');
 end
 $$;
 
@@ -297,13 +321,16 @@ $$;
 
 -- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
 -- lruCache, AB and 12345 of AB12345. Those of a word stand after a line feed, or after a form feed
--- where the word has digits or a piece of one letter (AB12345, HepB). A character is no piece.
+-- where the word has digits or a piece of one letter (AB12345, HepB). A character is no piece,
+-- except of letters beside digits: 5 and kg of 5kg.
 create function knowledge_internal.pieces(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   mixed constant text := '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]';
   two_words constant text := '[[:lower:]]{2}[[:upper:]][[:alpha:]]';
+  letters constant text := '(?:[[:upper:]]+|[[:lower:]]?[[:upper:]]?[[:lower:]]+)';
+  letters_and_digits constant text := '^(?:\d+' || letters || '|' || letters || '\d+)$';
   boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
     '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
     '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';
@@ -313,18 +340,21 @@ begin
     return '';
   end if;
   select string_agg(
-           case when matched.parts[1] ~ two_words then E'\n ' else E'\f ' end || matched.parts[1],
+           case
+             when matched.parts[1] ~ two_words then E'\n ' || matched.parts[1]
+             when matched.parts[1] ~ letters_and_digits
+               then regexp_replace(matched.parts[1], '^(\d+|\D+)', E'\f\v\\1\v')
+             else E'\f ' || matched.parts[1]
+           end,
            ''
          )
     into words
     from regexp_matches(source, '\m[[:alnum:]]*(?:' || mixed || ')[[:alnum:]]*', 'g')
          as matched (parts);
-  return coalesce(
-    regexp_replace(
-      regexp_replace(words, boundary, ' ', 'g'), ' [[:alnum:]](?![[:alnum:]])', '', 'g'
-    ),
-    ''
+  words := regexp_replace(
+    regexp_replace(words, boundary, ' ', 'g'), ' [[:alnum:]](?![[:alnum:]])', '', 'g'
   );
+  return coalesce(translate(words, E'\v', ' '), '');
 end
 $$;
 

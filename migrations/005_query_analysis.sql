@@ -27,8 +27,9 @@ create type knowledge_internal.expansion as (
 -- beside BM25 identifier_bonus if it matches identifier_query, and the bonus of each phrase query
 -- that it matches. relaxed_query: the rows that match when no row has what is required,
 -- relaxed_parts; null when nothing can be relaxed. Only then phrases that are required have a
--- bonus. excluded_parts: what the question excludes; dropped_parts: required phrases of stop words
--- only; like_words: the lexemes that like_ids add.
+-- bonus. excluded_parts: what the question excludes; dropped_parts: what it requires or excludes
+-- of stop words only; ignored_parts: what is not read of it; like_words: the lexemes that like_ids
+-- add.
 create type knowledge_internal.question as (
   embedding extensions.vector, ignored_embedding text, is_inferred boolean, query_text text,
   words text[], word_queries tsquery[], compounds text[], replaced jsonb,
@@ -39,7 +40,7 @@ create type knowledge_internal.question as (
   candidate_query tsquery, is_partial boolean,
   identifier_query tsquery, identifier_bonus double precision, phrase_queries tsquery[],
   phrase_bonuses double precision[], relaxed_query tsquery, relaxed_parts text[],
-  excluded_parts text[], dropped_parts text[], like_words text[]
+  excluded_parts text[], dropped_parts text[], ignored_parts text[], like_words text[]
 );
 
 -- A word or phrase of a query. alternatives: a number that operands joined by or have in common;
@@ -107,9 +108,8 @@ begin
 end
 $$;
 
--- Whether a question is prose, in which operators are words and identifiers are mentioned: it ends
--- in a question mark, or has at least six words, without identifiers and what the pattern apart
--- finds.
+-- Whether a question is prose, in which operators are words: it ends in a question mark, or has at
+-- least six words, without identifiers and what the pattern apart finds.
 create function knowledge_internal.is_prose(typed text, apart text default '"') returns boolean
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -125,6 +125,47 @@ begin
            ) as word (parts)
      where not knowledge_internal.is_identifier(rtrim(word.parts[1], '.,;:!?)'))
   ) >= words_of_prose;
+end
+$$;
+
+-- The operators of other search engines, as a regular expression, which are no operators here.
+create function knowledge_internal.foreign_operators() returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return '(?<![^\s(])(?:(?:NOT|AND|NEAR(?:/\d+)?)(?=[\s(])|[-!+]\(|[!+](?=[[:alpha:]"])'
+    '|(?:&&|[|]{2})(?=\s))|(?<=[[:alpha:]])[*](?!\S)';
+end
+$$;
+
+-- What a search does not read of a question: operators that are none here, and the end of a long
+-- text; null for nothing.
+create function knowledge_internal.ignored_parts(
+  query_text text, search_mode text, words_read integer
+) returns text[]
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  characters_read constant integer := 4096; -- as in query_operands
+begin
+  return nullif(
+    array(
+      select distinct found.signs[1]
+        from regexp_matches(query_text, knowledge_internal.foreign_operators(), 'g')
+             as found (signs)
+       where search_mode = 'websearch' and not knowledge_internal.is_prose(query_text)
+    ) || case
+      when length(query_text) > characters_read
+        then array[format('what follows %s characters', characters_read)]
+    end || case
+      when length(query_text) > words_read and words_read < cardinality(
+             string_to_array(
+               btrim(knowledge_internal.apart(left(query_text, characters_read))), ' '
+             )
+           )
+        then array[format('what follows %s words', words_read)]
+    end,
+    '{}'
+  );
 end
 $$;
 
@@ -233,39 +274,39 @@ begin
 end
 $$;
 
--- What a row must have and must not have, read in each configuration; empty for nothing.
--- neighbours: a row that has the required words of a short text as neighbours inside one word (user
--- name in getUserName) has what is required, too. excluded_parts: what is excluded, as typed;
--- dropped_parts: the required phrases that have only stop words. Where a configuration does not
--- read a part (reading_configurations), the readings of the others hold, unless it is_lenient.
+-- What a row must have and must not have, each row in its own language; empty for nothing.
+-- optional: what a row must have in whose language all that is required are stop words. The
+-- required words of a short text may be neighbours inside one word (user name in getUserName). In
+-- the language of most chunks: excluded_parts: what is excluded, as typed; dropped_parts: the
+-- required phrases, and what is excluded, that have only stop words.
 create function knowledge_internal.operand_conditions(
   operands knowledge_internal.query_operand[], configurations regconfig[],
-  expansions knowledge_internal.expansion[], reads_distances boolean default true,
-  is_lenient boolean default false,
-  out required tsquery, out neighbours tsquery, out excluded tsquery, out excluded_parts text[],
-  out dropped_parts text[]
+  expansions knowledge_internal.expansion[], optional tsquery default '',
+  reads_distances boolean default true,
+  out required tsquery, out excluded tsquery, out excluded_parts text[], out dropped_parts text[]
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   configuration regconfig;
-  reading regconfig;
   operand knowledge_internal.query_operand;
   operand_query tsquery;
   required_here tsquery;
+  excluded_here tsquery;
   required_groups constant integer[] := array(
     select distinct listed.alternatives from unnest(operands) as listed
      where listed.is_required and not listed.is_excluded
   );
   alternatives tsquery;
   alternatives_group integer;
+  unbound tsquery := '';
+  chunks constant float8[] := case when cardinality(configurations) > 1
+    then knowledge_internal.chunks_of_configurations(
+      configurations, knowledge_internal.read_settings()
+    ) end;
+  usual constant regconfig := configurations[coalesce(
+    array_position(chunks, (select max(counted) from unnest(chunks) as counted)), 1
+  )];
   conditioned text[] := '{}';
-  chunks constant float8[] := case
-    when cardinality(configurations) > 1 and cardinality(required_groups) > 0
-         or exists (select from unnest(operands) as listed where listed.is_excluded)
-      then knowledge_internal.chunks_of_configurations(
-        configurations, knowledge_internal.read_settings()
-      ) end;
-  readings regconfig[];
   most_neighbours constant integer := 4;
   words constant text := (
     select string_agg(listed.source, ' ' order by listed.ordinality)
@@ -275,41 +316,30 @@ declare
   );
 begin
   required := '';
-  neighbours := '';
   excluded := '';
-  -- A word may be a stop word in one configuration and not in another, so each gives a condition
-  -- of its own, and a row must meet one of them.
   foreach configuration in array configurations loop
     required_here := '';
+    excluded_here := '';
     alternatives := '';
     alternatives_group := null;
     foreach operand in array operands loop
       continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
-      readings := case
-        when is_lenient then configurations
-        else knowledge_internal.reading_configurations(operand.source, configurations, chunks)
+      operand_query := case
+        when operand.is_phrase or operand.is_excluded
+             or knowledge_internal.joined(operand.source) <> '' then
+          knowledge_internal.phrase_query(
+            configuration, operand.source, case when reads_distances then operand.further end
+          )
+        else
+          knowledge_internal.whole_words(
+            plainto_tsquery(configuration, knowledge_internal.apart(operand.source))
+          )
       end;
-      operand_query := '';
-      foreach reading in array
-        case when configuration = any (readings) then array[configuration] else readings end
-      loop
-        operand_query := operand_query || case
-          when operand.is_phrase or operand.is_excluded
-               or knowledge_internal.joined(operand.source) <> '' then
-            knowledge_internal.phrase_query(
-              reading, operand.source, case when reads_distances then operand.further end
-            )
-          else
-            knowledge_internal.whole_words(
-              plainto_tsquery(reading, knowledge_internal.apart(operand.source))
-            )
-        end;
-      end loop;
-      if numnode(operand_query) > 0 then
+      if numnode(operand_query) > 0 and configuration = usual then
         conditioned := conditioned || operand.source;
       end if;
       if operand.is_excluded then
-        excluded := excluded || operand_query;
+        excluded_here := excluded_here || operand_query;
         continue;
       end if;
       if not operand.is_phrase then
@@ -324,18 +354,29 @@ begin
       end if;
       alternatives := alternatives || operand_query;
     end loop;
-    required := required || (required_here && alternatives);
-    if words is not null and configuration = any (
-      knowledge_internal.reading_configurations(words, configurations, chunks)
-    ) then
-      neighbours := neighbours || knowledge_internal.phrase_query(configuration, words);
+    required_here := (required_here && alternatives)
+      || coalesce(knowledge_internal.phrase_query(configuration, words), '');
+    if numnode(required_here) > 0 then
+      required := required || knowledge_internal.in_language(
+        configuration, configurations, required_here
+      );
+    else
+      unbound := unbound || knowledge_internal.in_language(configuration, configurations, optional);
+    end if;
+    if numnode(excluded_here) > 0 then
+      excluded := excluded || knowledge_internal.in_language(
+        configuration, configurations, excluded_here
+      );
     end if;
   end loop;
+  if numnode(required) > 0 then
+    required := required || unbound;
+  end if;
   select array_agg(substr(listed.source, 2) order by listed.ordinality) filter (
            where listed.is_excluded and listed.source = any (conditioned)
          ),
          array_agg(listed.source order by listed.ordinality) filter (
-           where listed.is_phrase and listed.is_required and not listed.is_excluded
+           where (listed.is_phrase and listed.is_required or listed.is_excluded)
              and listed.source <> all (conditioned)
          )
     into excluded_parts, dropped_parts
@@ -454,8 +495,7 @@ declare
     '^[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*$';
   -- Their pieces are read as the parts of AB-12345 are, but not those of 22nd.
   letters_and_digits constant text :=
-    '^(?!\d+(?:st|nd|rd|th)$)(?:[[:alpha:]]{2,}\d{2,}|\d{2,}[[:alpha:]]{2,})$';
-  amount constant text := '^\d[[:alpha:]]+$'; -- 5kg
+    '^(?!\d+(?:st|nd|rd|th)$)(?:[[:alpha:]]+\d+|\d+[[:alpha:]]+)$';
   tokens text[];
   wholes text[]; -- of compounds
   words text;
@@ -536,8 +576,6 @@ begin
                    when compound.whole <> compound.source then compound.source
                    when translate(split.pieces, E'\f\n ', '') = compound.source
                      then btrim(split.pieces, E'\f\n ')
-                   when compound.source ~ amount
-                     then regexp_replace(compound.source, '^\d+', '\& ')
                  end as spaced,
                  split.pieces
             from (
@@ -563,10 +601,8 @@ begin
                  ),
                  (
                    'piece',
-                   case
-                     when typed.source ~ amount then typed.spaced
-                     when typed.source !~ letters_and_digits then typed.pieces
-                   end
+                   case when typed.source !~ letters_and_digits or typed.spaced is null
+                     then typed.pieces end
                  )
              ) as form (role, source)
        cross join unnest(configurations) with ordinality as language (configuration, number)
@@ -748,7 +784,8 @@ begin
                when rated.group_frequency = 0 and rated.has_whole then false
                when rated.role = 'whole' then
                  rated.group_frequency > 0 or rated.names_something or not rated.has_parts
-               when rated.role = 'part' then not (length(rated.part) = 1 and rated.has_whole)
+               when rated.role = 'part' then
+                 not (length(rated.part) = 1 and rated.has_whole and rated.compound !~ '\d')
                when rated.group_frequency > 0
                  then not rated.has_whole and rated.has_parts is not true
                else rated.has_parts is null
@@ -760,7 +797,7 @@ end
 $$;
 
 -- A question with the lexemes of its text, which is normalised, and their weights. It asks for an
--- identifier if it is no prose, has no other words, or quotes it.
+-- identifier if it has few other words, or quotes it.
 create function knowledge_internal.with_lexemes(
   question knowledge_internal.question, wanted text, expansions knowledge_internal.expansion[],
   settings knowledge_internal.search_settings, quoted text default ''
@@ -768,6 +805,14 @@ create function knowledge_internal.with_lexemes(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   most_lexemes constant integer := 256;
+  other_words constant integer := 4; -- without stop words
+  -- That the question asks for its identifiers; else it mentions them, and what is not there of
+  -- them counts as one word.
+  is_subject constant boolean := (
+    select count(*) < other_words
+      from unnest(question.words, question.compounds) as said (word, compound)
+     where said.compound is null and not knowledge_internal.is_identifier(said.word)
+  );
   quoted_words constant tsvector := (
     select string_agg(
              to_tsvector(
@@ -795,7 +840,13 @@ begin
   ),
   kept as (
     -- In a very long query, the words that weigh least change the order least.
-    select ordered.*,
+    select ordered.lexeme, ordered.document_frequency, ordered.is_identifier, ordered.spaced_query,
+           ordered.place,
+           ordered.weight * case
+             when ordered.document_frequency = 0 and strpos(ordered.reading, ' ') > 0
+                  and not is_subject then 0.5
+             else 1
+           end as weight,
            min(ordered.place) over (partition by ordered.reading) as number,
            coalesce(
              case when ordered.document_frequency = 0 then ordered.spaced_query end,
@@ -819,14 +870,7 @@ begin
            where kept.is_identifier
              and (
                quoted_words @@ kept.query
-               or (
-                 select not knowledge_internal.is_prose(wanted) or not exists (
-                          select
-                            from unnest(question.words, question.compounds) as said (word, compound)
-                           where said.compound is null
-                             and not knowledge_internal.is_identifier(said.word)
-                        )
-               )
+               or is_subject
              )
          )::tsquery
     into question.lexemes, question.lexeme_queries, question.frequencies, question.weights,
@@ -853,7 +897,7 @@ declare
     select from unnest(operands) as operand where operand.further > 0
   );
   conditions constant record := knowledge_internal.operand_conditions(
-    operands, configurations, expansions
+    operands, configurations, expansions, question.matching_query
   );
 begin
   if numnode(conditions.required) > 0 then
@@ -864,23 +908,15 @@ begin
           from unnest(operands) as operand
          where operand.is_required and not operand.is_excluded
       );
-    elsif cardinality(configurations) > 1 then
-      question.relaxed_query := nullif(
-        (
-          knowledge_internal.operand_conditions(
-            operands, configurations, expansions, is_lenient => true
-          )
-        ).required,
-        conditions.required
-      ) && !!conditions.excluded;
-      question.relaxed_parts := array(select operand.source from unnest(operands) as operand);
     end if;
-    question.matching_query := conditions.required || conditions.neighbours;
+    question.matching_query := conditions.required;
     -- GIN finds the words of a phrase, in any order.
     question.required_query := regexp_replace(regexp_replace(
       case
         when has_distances then (
-          knowledge_internal.operand_conditions(operands, configurations, expansions, false)
+          knowledge_internal.operand_conditions(
+            operands, configurations, expansions, question.matching_query, false
+          )
         ).required
         else conditions.required
       end::text,
@@ -896,7 +932,8 @@ begin
   -- Few rows have all required words: then all of these rows are candidates.
   question.is_partial := case when expansions = '{}' and (
     select case
-             when conditions.required::text like '%|%' then min(word.frequency)
+             when (search_mode = 'websearch' or cardinality(configurations) > 1)
+                  and conditions.required::text like '%|%' then min(word.frequency)
              else document_count * exp(sum(ln(greatest(word.frequency, 1) / document_count)))
            end
       from unnest(question.lexeme_queries, question.frequencies) as word (query, frequency)
@@ -925,6 +962,7 @@ declare
   most_readings constant integer := 3000; -- of words, each once in every configuration
   candidate_factor constant float8 := 3; -- in a long chunk a word has a third of its usual score
   operands knowledge_internal.query_operand[];
+  words_read integer;
   typed text; -- without what is excluded
   wanted text;
   expansions knowledge_internal.expansion[] := '{}';
@@ -934,9 +972,9 @@ begin
   if configurations is null then
     return question;
   end if;
-  operands := knowledge_internal.query_operands(
-    query_text, search_mode, least(most_words, most_readings / cardinality(configurations))
-  );
+  words_read := least(most_words, most_readings / cardinality(configurations));
+  operands := knowledge_internal.query_operands(query_text, search_mode, words_read);
+  question.ignored_parts := knowledge_internal.ignored_parts(query_text, search_mode, words_read);
   typed := (
     select string_agg(operand.source, ' ' order by operand.ordinality)
       from unnest(operands) with ordinality as operand
@@ -1081,7 +1119,8 @@ declare
     '^\s*(?:(?:\(?(?:[A-Za-z][a-z]*|[A-Z]+|[0-9]+)(?:''[a-z]{1,2})?[.,;:!?)]*|[.,;:!?]+)'
     '(?:\s+|$))+$';
   -- In prose, these are words, as in query_operands.
-  operators constant text := '(?<!\S)(?:-[[:alnum:]]|or(?!\S))';
+  operators constant text := '(?<!\S)(?:-[[:alnum:]]|[oO][rR](?!\S))|'
+    || knowledge_internal.foreign_operators();
   configuration constant regconfig := settings.configurations[1];
   document_count constant double precision := settings.document_count;
   question knowledge_internal.question;
@@ -1092,7 +1131,7 @@ begin
     and octet_length(query_text) <= longest and octet_length(query_text) = length(query_text)
     and strpos(query_text, '"') = 0
     and (
-      query_text !~* operators
+      query_text !~ operators
       or knowledge_internal.is_prose(query_text, '(?<!\S)(?:-\S+|or)(?!\S)')
     )
   ) is not true then

@@ -84,6 +84,29 @@ begin
 end
 $$;
 
+-- The nearest of candidates in full precision. These are the first by embedding_bits, at most most
+-- (null: all rows). is_sure: no other row can be nearer, or few of the nearest are in the second
+-- half of the candidates. The bits of vectors without negative numbers, or of close ones, say less.
+create function knowledge_internal.nearest_candidates(
+  candidates uuid[], most integer, asked_embedding extensions.vector, wanted integer,
+  out ids uuid[], out similarities double precision[], out is_sure boolean
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  select array_agg(near.id order by near.distance, near.id),
+         array_agg(1 - near.distance order by near.distance, near.id),
+         (cardinality(candidates) < most) is not false
+           or count(*) filter (where near.id = any (candidates[most / 2 + 1:])) <= wanted / 10
+    into ids, similarities, is_sure
+    from (
+      select row.id, row.distance
+        from knowledge_internal.rows_by_id(candidates, asked_embedding => asked_embedding) as row
+       order by row.distance, row.id
+       limit wanted
+    ) as near;
+end
+$$;
+
 -- The vector leg over all active rows, nearest first: the nearest by the index, compared in full
 -- precision; in a small corpus, and where the index stops early, the nearest of all rows.
 create function knowledge_internal.vector_leg(
@@ -102,6 +125,8 @@ declare
     extensions.l2_normalize(extensions.subvector(query_embedding, 1, 4000));
   callers text[];
   merged record;
+  most_by_bits integer;
+  is_sure boolean;
   last integer;
 begin
   strategy := 'compared: few rows';
@@ -129,26 +154,24 @@ begin
     strategy := case when cardinality(ids) >= index_rows then 'index'
       else 'compared: the index stopped early' end;
   end if;
-  if strategy <> 'index' then
-    select array_agg(near.id order by near.distance, near.id),
-           array_agg(1 - near.distance order by near.distance, near.id)
-      into ids, similarities
-      from (
-        select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
-          from knowledge_internal.chunk_rows as chunk
-         where chunk.id = any (array(
-                 select every.id
-                   from public.knowledge_chunks as every
-                  where every.status = 'active' and every.embedding_bits is not null
-                  order by every.embedding_bits operator(extensions.<~>)
-                           knowledge_internal.embedding_bits(query_embedding), every.id
-                  limit case when settings.dimensions >= quantized_from
-                    then 5 * compared_exactly end
-               ))
-         order by distance, chunk.id
-         limit compared_exactly
-      ) as near;
-  end if;
+  while strategy <> 'index' and is_sure is not true loop
+    most_by_bits := case
+      when settings.dimensions >= quantized_from
+        then coalesce(4 * most_by_bits, 5 * compared_exactly)
+    end;
+    select near.* into ids, similarities, is_sure
+      from knowledge_internal.nearest_candidates(
+             array(
+               select every.id
+                 from public.knowledge_chunks as every
+                where every.status = 'active' and every.embedding_bits is not null
+                order by every.embedding_bits operator(extensions.<~>)
+                         knowledge_internal.embedding_bits(query_embedding), every.id
+                limit most_by_bits
+             ),
+             most_by_bits, query_embedding, compared_exactly
+           ) as near;
+  end loop;
   last := least(pool, cardinality(ids));
   while similarities[last] < match_threshold loop
     last := last - 1;
@@ -503,8 +526,8 @@ $$;
 -- How a search with conditions reads its rows. matching: how many chunks, of one collection or of
 -- all, may match, by the sample of the plan; null without a filter. index_rows are asked of the
 -- vector index; where few rows match (is_narrow), the index is not used: compared_by_bits rows are
--- chosen by embedding_bits (null: all), and compared_exactly of them returned. With at most
--- most_read matching rows (or few, where the vector leg compares them too) all of them are
+-- chosen by embedding_bits at first (null: all), and compared_exactly of them returned. With at
+-- most most_read matching rows (or few, where the vector leg compares them too) all of them are
 -- candidates of the text leg, else takes_candidates.
 create function knowledge_internal.reading_limits(
   plan knowledge_internal.search_plan, collection text, has_embedding boolean,
@@ -660,8 +683,11 @@ declare
     plan, collection, question.embedding is not null
   );
   list knowledge_internal.ranked_list;
+  near record;
   found record;
   vector_rows integer;
+  most_by_bits integer := limits.compared_by_bits;
+  is_sure boolean;
   native_reason text;
   pass integer := 0;
   begun_at timestamptz := clock_timestamp();
@@ -678,33 +704,35 @@ begin
     else
       list.vector_strategy := 'compared: few rows';
       if not limits.is_narrow then
-        select near.ids, near.similarities into list.vector_ids, list.similarities
-          from knowledge_internal.nearest_rows(
-                 question.embedding, collection, plan.scope, limits.index_rows
-               ) as near;
+        near := knowledge_internal.nearest_rows(
+          question.embedding, collection, plan.scope, limits.index_rows
+        );
+        -- The tenth is hardly nearer than the hundredth: with so many neighbours it misses some.
+        if 1 - near.similarities[10] > 0.9 * (1 - near.similarities[100]) then
+          perform set_config('hnsw.ef_search', least(1000, 4 * plan.effort)::text, true);
+          near := knowledge_internal.nearest_rows(
+            question.embedding, collection, plan.scope, limits.index_rows
+          );
+          perform set_config('hnsw.ef_search', plan.effort::text, true);
+        end if;
         list.vector_strategy := case
-          when cardinality(list.vector_ids) >= limits.index_rows then 'index'
+          when cardinality(near.ids) >= limits.index_rows then 'index'
           else 'compared: the index stopped early'
         end;
       end if;
-      if list.vector_strategy <> 'index' then
-        -- The nearest of these rows in full precision.
-        select array_agg(nearest.id order by nearest.distance, nearest.id),
-               array_agg(1 - nearest.distance order by nearest.distance, nearest.id)
-          into list.vector_ids, list.similarities
-          from (
-            select row.id, row.distance
-              from knowledge_internal.rows_by_id(
-                     knowledge_internal.compared_rows(
-                       knowledge_internal.embedding_bits(question.embedding), collection,
-                       plan.scope, limits.compared_by_bits
-                     ),
-                     asked_embedding => question.embedding
-                   ) as row
-             order by row.distance, row.id
-             limit limits.compared_exactly
-          ) as nearest;
-      end if;
+      while list.vector_strategy <> 'index' and is_sure is not true loop
+        near := knowledge_internal.nearest_candidates(
+          knowledge_internal.compared_rows(
+            knowledge_internal.embedding_bits(question.embedding), collection, plan.scope,
+            most_by_bits
+          ),
+          most_by_bits, question.embedding, limits.compared_exactly
+        );
+        is_sure := near.is_sure;
+        most_by_bits := 4 * most_by_bits;
+      end loop;
+      list.vector_ids := near.ids;
+      list.similarities := near.similarities;
       vector_rows := least(plan.pool, cardinality(list.vector_ids));
       while list.similarities[vector_rows] < plan.match_threshold loop
         vector_rows := vector_rows - 1;

@@ -58,6 +58,7 @@ declare
   mean_length float8;
   side record;
   most_bytes constant integer := 500000; -- of the words, so that their impacts fit
+  configuration regconfig;
 begin
   if new.allowed_groups is distinct from old.allowed_groups then
     new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
@@ -141,10 +142,11 @@ begin
       new.embedding_bits := null;
     end if;
     new.field_stamp := fields.stamp;
+    configuration := knowledge_internal.text_configuration(new.language);
     select read.lexemes, read.content_words, read.distinct_words
       into new.content_tsv, new.content_words, new.distinct_words
       from knowledge_internal.lexemes(
-             knowledge_internal.text_configuration(new.language), new.heading, new.content,
+             configuration, new.heading, new.content,
              fields.heading_weight, fields.others
            ) as read;
     select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
@@ -154,9 +156,10 @@ begin
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
     -- A tsvector has at most 1 MB.
-    if pg_column_size(new.content_tsv) < most_bytes then
-      new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
-    end if;
+    new.content_tsv := new.content_tsv || array_to_tsvector(
+      case when pg_column_size(new.content_tsv) < most_bytes then side.impacts else '{}' end
+        || knowledge_internal.language_mark(configuration)
+    );
   else
     new.content_hash := old.content_hash;
     new.field_stamp := old.field_stamp;
@@ -234,6 +237,20 @@ begin
            when old.collection then new.collection
            else chunk.collection
          end,
+         -- The title, or a path below it. upsert_knowledge_document, which changes content_hash,
+         -- writes the headings itself.
+         heading = case
+           when new.content_hash is not distinct from old.content_hash and starts_with(
+                  coalesce(chunk.heading, '') || ' > ', coalesce(old.title, '') || ' > '
+                )
+             -- Not concat, which is not immutable: Citus allows no other function in a case.
+             then nullif(
+               coalesce(new.title, '')
+                 || coalesce(substr(chunk.heading, length(coalesce(old.title, '')) + 1), ''),
+               ''
+             )
+           else chunk.heading
+         end,
          metadata = new.metadata || coalesce(
            (
              select jsonb_object_agg(own.key, own.value)
@@ -262,6 +279,8 @@ create trigger pass_document_on
       new.owner_id, new.visibility, new.allowed_groups, new.sensitivity, new.collection,
       new.metadata
     )
+    or old.title is distinct from new.title
+       and old.content_hash is not distinct from new.content_hash
   )
   execute function knowledge_internal.pass_document_on();
 

@@ -425,7 +425,10 @@ def test_an_index_with_few_links_needs_more_effort_and_low_recall_is_a_warning(
 def test_a_filter_of_few_rows_needs_no_index(indexed: Database) -> None:
     found = measured(indexed, {"filters": {"collection": "few"}})
     assert (found.questions, found.used) == (12, 0)
-    assert "all rows are compared" in recall.finding("stored chunks", found).message
+    said = recall.finding("stored chunks", found)
+    assert said.status == "ok"
+    assert said.message.endswith("the index is not used: recall@10 1.000, @50 1.000")
+    assert recall.finding("stored chunks", replace(found, at_10=0.97)).status == "warning"
 
 
 def test_doctor_asks_stored_chunks_and_logged_questions(

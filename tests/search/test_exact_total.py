@@ -45,6 +45,7 @@ QUERY = st.fixed_dictionaries(
         "collections": st.sampled_from([["a"], ["a", "b"], ["", "a"]]),
         "filters": st.sampled_from(FILTERS).map(Jsonb),
         "search_mode": st.sampled_from(["websearch", "simple"]),
+        "embedding_from_text": st.just(True),
         "formulations": st.just([{"query_text": "plain"}]).map(Jsonb),
     },
 )

@@ -62,7 +62,7 @@ def test_the_notes_say_what_is_excluded(knowledge: Connection) -> None:
     for query, notes in (
         ("rm -rf", {"excluded": ["rf"]}),
         ('rm -"no files" -x', {"excluded": ['"no files"', "x"]}),
-        ("rm -the", None),
+        ("rm -the", {"dropped": ["-the"]}),
         ("rm - x", None),
         ("rm -rf now?", None),
         ("rm well-known", None),

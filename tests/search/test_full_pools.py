@@ -1,8 +1,11 @@
 """Each leg fills its pool, however few rows a filter leaves."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
@@ -13,6 +16,7 @@ from conftest import Connection, Server, copy_of
 KINDS = ["note", "task", "decision", "transcript"]
 QUERY = [1, -1, 0.5, 0, 0, 0.25, -0.5, 1]
 COLLECTIONS = ["archive", "knowledge"]
+Normal = npt.NDArray[np.float64]
 
 
 FILL = """
@@ -84,6 +88,56 @@ def test_the_index_finds_the_nearest_rows_of_each_collection(crowd: Connection) 
     for collection in COLLECTIONS:
         found = [row["vector_rank"] for row in rows if row["collection"] == collection]
         assert found == [*range(1, 21)]
+
+
+def close(cosine: float, normal: Normal) -> Normal:
+    """Return vectors, each pair of which has about this cosine."""
+    made: Normal = normal / np.linalg.norm(normal, axis=1)[:, None] * (1 - cosine) ** 0.5
+    made[:, 0] += cosine**0.5
+    return made
+
+
+VECTORS: dict[str, Callable[[Normal], Normal]] = {
+    "no negative numbers": np.abs,
+    "half of them zeros": lambda normal: np.maximum(normal, 0),
+    "shares of a whole": lambda normal: normal**2 / np.sum(normal**2, axis=1)[:, None],
+    "cosines of .9": lambda normal: close(0.9, normal),
+    "cosines of .97": lambda normal: close(0.97, normal),
+}
+
+
+@pytest.mark.parametrize("vectors", VECTORS)
+def test_vectors_that_their_bits_hardly_tell_apart_are_found_under_filters(
+    server: Server, vectors: str
+) -> None:
+    rows, dimensions, questions = 2500, 128, 12
+    made = VECTORS[vectors](np.random.default_rng(3).normal(size=(rows, dimensions)))
+    made = (made / np.linalg.norm(made, axis=1)[:, None]).round(6)
+    for dsn in copy_of(server, server.template(dimensions)):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            # The index would only be written.
+            connection.execute("drop index public.knowledge_chunks_embedding")
+            columns = "content, embedding, embedding_model, metadata"
+            copy = f"copy public.knowledge_chunks ({columns}) from stdin"
+            with connection.cursor() as cursor, cursor.copy(copy) as stream:
+                for number, one in enumerate(made):
+                    keys = json.dumps({"half": number % 2, "tenth": number % 10})
+                    stream.write_row((str(number), str(one.tolist()), "made", keys))
+            connection.execute("analyze public.knowledge_chunks")
+            connection.execute("select public.refresh_knowledge_statistics()")
+            for key, value, step in (("half", 1, 2), ("tenth", 3, 10)):
+                matching = np.arange(value, rows, step)
+                found = 0
+                for asked in made[matching[:questions]]:
+                    hits = search(
+                        connection,
+                        query_embedding=asked.tolist(),
+                        match_threshold=-1,
+                        filters={key: value},
+                    )
+                    best = matching[np.argsort(-(made[matching] @ asked), kind="stable")[:10]]
+                    found += len({int(hit["content"]) for hit in hits} & set(best.tolist()))
+                assert found >= 0.98 * 10 * questions, key
 
 
 # Queries whose first candidates do not match: the text leg draws again until it has the rows.

@@ -6,7 +6,7 @@ import pytest
 from sql_trees import body, function
 
 LIMITS = {"nearest_rows": 1, "compared_rows": 1, "worded_rows": 1}
-LIMITS |= {"exact_scores": 1, "rank_legs": 1, "vector_leg": 3, "text_leg": 2}
+LIMITS |= {"exact_scores": 1, "nearest_candidates": 1, "vector_leg": 2, "text_leg": 2}
 
 
 @pytest.mark.parametrize(("name", "limits"), LIMITS.items())

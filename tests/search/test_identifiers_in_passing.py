@@ -30,6 +30,8 @@ PROSE = (
     " Regards {}",
     "Since {} we cannot restore a deleted mailbox in the admin centre any more",
     "Is there a way to restore a deleted mailbox with {}?",
+    "restore a deleted mailbox in the centre {}",
+    "{}: cannot restore my deleted mailbox",
 )
 
 
@@ -54,6 +56,8 @@ def test_it_is_asked_for_in_few_words_quoted_or_alone(corpus: Connection, identi
     for text in (
         identifier,
         f"what is {identifier}?",
+        f"how do I use {identifier} for it",
+        f"{identifier} deleted the mailbox with an error",
         f"restore deleted mailbox {identifier}",
         PROSE[1].format(f'"{identifier}"'),
     ):

@@ -1,9 +1,15 @@
-"""Persian, Urdu and Arabic keyboards write one letter with several codes."""
+"""Keyboards write one letter with several codes, and docs/search.md has a table of them."""
+
+import re
+import unicodedata
+from pathlib import Path
 
 import pytest
 from searching import numbers, search, store
 
 from conftest import Connection
+
+PAGE = (Path(__file__).parents[2] / "docs/search.md").read_text()
 
 SPELLINGS = (
     ("کتاب", "كتاب"),
@@ -24,3 +30,42 @@ def test_each_spelling_finds_the_other(
         rows = search(knowledge, query_text=typed)
         assert set(numbers(rows)) == {1, 2}
         assert all(row["matched_terms"] == [typed] for row in rows)
+
+
+def test_the_page_lists_all_letters_that_are_read_as_others(knowledge: Connection) -> None:
+    table = PAGE.partition("| letters | are read as |\n|---|---|\n")[2].partition("\n\n")[0]
+    listed: dict[str, str] = {}
+    for line in table.splitlines():
+        letters, read_as = line.strip("| ").split(" | ")
+        for group in letters.split():
+            listed |= dict(zip(group, read_as, strict=True))
+    read: dict[str, str] = dict(
+        knowledge.execute(
+            "select chr(code), knowledge_internal.normalised(chr(code))"
+            "  from generate_series(128, 65535) as code where code not between 55296 and 57343"
+        ).fetchall()
+    )
+    assert listed == {
+        one: read_as
+        for one, read_as in read.items()
+        if len(read_as) == 1
+        and read_as != one
+        and unicodedata.category(one)[0] in "LNPS"
+        and unicodedata.is_normalized("NFKC", one)
+    }
+
+
+def test_the_page_lists_the_scripts_of_words(knowledge: Connection) -> None:
+    listed = re.search(r"work in scripts with spaces: ([^.]*)\.", PAGE)
+    assert listed is not None
+    letters = knowledge.execute(
+        "select chr(code) from generate_series(97, 65535) as code"
+        " where code not between 55296 and 57343"
+        "   and chr(code) ~ ('[' || knowledge_internal.letters_of_words() || ']')"
+    )
+    scripts = {
+        unicodedata.name(letter).split()[0].capitalize()
+        for (letter,) in letters
+        if unicodedata.category(letter) in ("Ll", "Lo")
+    }
+    assert {*re.split(r",\s+|\s+and\s+", listed[1])} == scripts

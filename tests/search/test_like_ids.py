@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from psycopg import errors
 from searching import (
     EAST,
     FUSIONS,
@@ -151,11 +152,15 @@ def test_confidences_are_those_of_the_question_as_asked(
     else:  # nothing is compared
         assert near["hit_confidences"] == [None] * len(everything)
     kept = sum(one is None or one >= 0.9 for one in near["hit_confidences"])
+    if not question:
+        for function in (COUNT, explain):
+            with pytest.raises(errors.InvalidParameterValue, match=r"^min_confidence must be null"):
+                said(function, like_ids=given, min_confidence=0.9)
+        return
     assert said(COUNT, like_ids=given, min_confidence=0.9) == kept
     assert len(like(corpus, chunk(3), **question, match_count=50, min_confidence=0.9)) == kept
     empty = said(explain, like_ids=given, min_confidence=1)["empty"]
-    best = max(near["hit_confidences"]) if question else None
-    assert (empty and empty["best_confidence"]) == best
+    assert empty["best_confidence"] == max(near["hit_confidences"])
 
 
 @pytest.mark.module("insight")

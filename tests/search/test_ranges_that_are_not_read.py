@@ -1,4 +1,4 @@
-"""A range or an order that the search does not read is refused, not ignored."""
+"""What the search does not read of a call is refused, or in the notes."""
 
 from typing import Any
 
@@ -65,3 +65,35 @@ def test_an_order_of_several_keys_is_refused(knowledge: Connection, order: str) 
     store(knowledge, "alpha")
     with pytest.raises(errors.InvalidParameterValue, match="order_by"):
         search(knowledge, query_text="alpha", order_by=order)
+
+
+TEXTS = ("reset the login password", "login page", "login by SSO", "hotel all inclusive")
+
+
+@pytest.mark.parametrize(
+    ("query", "notes"),
+    [
+        ("login NOT password", {"ignored": ["NOT"]}),
+        ("login AND NOT password", {"ignored": ["AND", "NOT"]}),
+        ("login NOT(password)", {"ignored": ["NOT"]}),
+        ("-(SSO OR password) login", {"ignored": ["-("]}),
+        ("login !password", {"ignored": ["!"]}),
+        ("+login +page", {"ignored": ["+"]}),
+        ("login && page", {"ignored": ["&&"]}),
+        ("logi* login", {"ignored": ["*"]}),
+        ("hotel -all", {"dropped": ["-all"]}),
+        ('login -"the of" page', {"dropped": ['-"the of"']}),
+        ("login page " + "x" * 5000, {"ignored": ["what follows 4096 characters"]}),
+        ("login page " * 300, {"ignored": ["what follows 512 words"]}),
+        ("login not password", None),
+        ("login & page, C++ and 5*3", None),
+        ("How do I reset a password that is NOT of a login page?", None),
+    ],
+)
+def test_an_operator_or_an_end_that_is_not_read_is_in_the_notes(
+    knowledge: Connection, query: str, notes: dict[str, list[str]] | None
+) -> None:
+    store(knowledge, *TEXTS)
+    rows = search(knowledge, query_text=query)
+    assert rows
+    assert all(row["notes"] == notes for row in rows)

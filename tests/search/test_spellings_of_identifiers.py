@@ -7,7 +7,19 @@ from searching import numbers, search, store
 
 from conftest import Connection
 
-NAMES = (("DS", "7604"), ("iphone", "15"), ("16", "GB"), ("KB", "5001330"), ("500", "ml"))
+NAMES = (
+    ("DS", "7604"),
+    ("iphone", "15"),
+    ("16", "GB"),
+    ("KB", "5001330"),
+    ("500", "ml"),
+    ("3", "m"),
+    ("1", "TB"),
+    ("5", "kg"),
+    ("M", "3"),
+    ("H", "264"),
+    ("7", "zip"),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,3 +53,19 @@ def test_a_version_is_the_same_with_a_v(knowledge: Connection, version: str) -> 
         assert set(numbers(search(knowledge, query_text=typed))[:2]) == {1, 4}, typed
         for text in (f'"{typed}"', f"crash {typed}"):
             assert 1 in numbers(search(knowledge, query_text=text)), text
+
+
+@pytest.mark.parametrize("typed", ["HEAD~29", "HEAD~29^", "main~29", "~29", "x~29~y"])
+def test_a_tilde_divides_words(knowledge: Connection, typed: str) -> None:
+    store(knowledge, "Room 29 is closed", "HEAD~3 is a commit")
+    rows = {row["id"].int: row["matched_terms"] for row in search(knowledge, query_text=typed)}
+    assert rows[1] in (["29"], ["~29"])
+
+
+@pytest.mark.module("words")
+@pytest.mark.parametrize("typed", ["setUserName", "getUserMane", "getUserGame", "gotUserName"])
+def test_an_identifier_is_not_a_misspelt_word(knowledge: Connection, typed: str) -> None:
+    store(knowledge, "we call getUserName here")
+    for row in search(knowledge, query_text=typed):
+        assert row["notes"] is None
+        assert row["answer_confidence"] < 0.6

@@ -212,7 +212,7 @@ def test_a_phrase_that_most_chunks_drop_requires_nothing_of_the_others(
         assert hits[0]["notes"] == {"dropped": [f'"{phrase}"']}
         hits = search(knowledge, query_text=f'{word} -"{phrase}"', match_count=100)
         assert {hit["content"].split()[0] for hit in hits} >= {word}
-        assert hits[0]["notes"] is None
+        assert hits[0]["notes"] == {"dropped": [f'-"{phrase}"']}
 
 
 def test_a_word_that_few_chunks_drop_is_required_and_excluded(knowledge: Connection) -> None:

@@ -1,4 +1,4 @@
-"""A chunk in another language changes no phrase, exclusion or filter of the others."""
+"""A chunk must have what its own language reads, however many chunks other languages have."""
 
 from typing import Any
 
@@ -17,15 +17,16 @@ PHRASES = (
 )
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 9])
 @pytest.mark.parametrize(("phrase", "other", "language", "foreign"), PHRASES)
-def test_words_are_required_as_without_it(
-    knowledge: Connection, phrase: str, other: str, language: str, foreign: str
+def test_words_are_required_as_without_other_languages(
+    knowledge: Connection, phrase: str, other: str, language: str, foreign: str, chunks: int
 ) -> None:
     first, second = phrase.split()
     rows: list[dict[str, Any]] = [
         {"content": f"The {phrase} is on floor 2", "language": "english"},
         {"content": other, "language": "english"},
-        {"content": foreign, "language": language},
+        *[{"content": foreign, "language": language}] * chunks,
     ]
     store(knowledge, *rows)
     for mode in ("websearch", "simple", "phrase"):
@@ -40,21 +41,28 @@ def test_words_are_required_as_without_it(
         assert numbers(search(knowledge, query_text=second, filters=condition)) == expected
 
 
-def test_a_stop_word_of_most_chunks_is_not_required(knowledge: Connection) -> None:
-    german = [
-        {"content": f"Der Krieg war hart {number}", "language": "german"} for number in range(3)
-    ]
-    store(knowledge, *german, {"content": "the war was hard", "language": "english"})
-    assert sorted(numbers(search(knowledge, query_text='"war hart"'))) == [1, 2, 3]
-
-
-def test_a_language_of_few_chunks_is_read_where_no_row_has_all_words(knowledge: Connection) -> None:
+@pytest.mark.parametrize("english", [0, 1, 3, 9])
+@pytest.mark.parametrize(
+    ("language", "text", "phrase"),
+    [
+        ("german", "Der Krieg war hart", "war hart"),
+        ("german", "Die Katze war hier", "die Katze"),
+        ("french", "La lettre est chez son père", "son père"),
+        ("spanish", "El hombre sin nombre", "sin nombre"),
+        ("danish", "Vi så men hørte intet", "men hørte"),
+    ],
+)
+def test_a_stop_word_of_its_language_is_required_of_no_row(
+    knowledge: Connection, language: str, text: str, phrase: str, english: int
+) -> None:
     store(
         knowledge,
-        *(f"the war is over {number}" for number in range(3)),
-        {"content": "Die Katze war hier", "language": "german"},
+        {"content": text, "language": language},
+        *(f"the war is over, a son without sin has many men {number}" for number in range(english)),
     )
-    for mode in ("simple", "phrase"):
-        (row,) = search(knowledge, query_text="die Katze", search_mode=mode)
-        assert row["id"].int == 4
-        assert row["notes"]["relaxed"]
+    for mode in ("websearch", "simple", "phrase"):
+        typed = f'"{phrase}"' if mode == "websearch" else phrase
+        (row,) = search(knowledge, query_text=typed, search_mode=mode)
+        assert (row["id"].int, row["notes"]) == (1, None)
+    condition = [{"field": "text", "op": "has_all_words", "value": [phrase]}]
+    assert numbers(search(knowledge, query_text=text, filters=condition)) == [1]

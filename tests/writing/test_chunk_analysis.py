@@ -143,7 +143,7 @@ def test_the_words_of_chunks_that_are_written_together_are_those_of_each(
 def test_a_title_is_searched_by_the_weight_of_its_new_collection(
     knowledge: Connection, old: int, new: int
 ) -> None:
-    upsert(knowledge, "doc", "zebra", title="First")
+    upsert(knowledge, "doc", {"content": "zebra", "heading": "Own"}, title="First")
     weigh = "select public.set_knowledge_fields(%s, title_weight => %s)"
     for collection, weight in (("knowledge", old), ("other", new)):
         knowledge.execute(weigh, [collection, weight])

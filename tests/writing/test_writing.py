@@ -129,6 +129,24 @@ def test_a_title_is_searched_so_a_new_one_makes_new_chunks(documents: Documents)
     assert documents.counts(chunks, title="New") == (0, 1, 1, 0)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("Walrus", "Penguin"), (None, "Penguin"), ("Walrus", None), ("A > B", "C"), ("%_", "Penguin")],
+)
+def test_a_title_that_is_updated_is_that_of_the_chunks(
+    documents: Documents, old: str | None, new: str | None
+) -> None:
+    headings = ["Own", f"{old} > Care", f"{old}s"]
+    chunks: list[Chunk] = [{"content": one, "heading": one} for one in headings]
+    documents.upsert(["plain", *chunks], title=old)
+    documents.rows("update public.knowledge_documents set title = %s", new)
+    path = headings[1] if old is None else f"{new or ''} > Care"
+    assert [row["heading"] for row in documents.chunks()] == [new, "Own", path, headings[2]]
+    assert {row["status"] for row in documents.chunks()} == {"active"}
+    if new:
+        assert documents.rows("select id from public.hybrid_search_knowledge_chunks(null, %s)", new)
+
+
 def test_documents_do_not_touch_each_other(documents: Documents) -> None:
     documents.upsert(["same", "text"], key="one")
     before = documents.chunks("one")

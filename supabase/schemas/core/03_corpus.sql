@@ -626,81 +626,41 @@ begin
 end
 $$;
 
--- The configurations that read a word or phrase of a question: those that keep at least as many of
--- its words as those of most chunks do (war is a German stop word); none where it is stop words
--- there. chunks: of each configuration.
-create function knowledge_internal.reading_configurations(
-  phrase text, configurations regconfig[], chunks float8[]
-) returns regconfig[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  if cardinality(configurations) < 2 then
-    return configurations;
-  end if;
-  return (
-    with reading as (
-      select language.configuration, greatest(language.chunks, 1) as chunks,
-             (
-               select count(distinct position.place)
-                 from unnest(
-                        to_tsvector(
-                          language.configuration,
-                          knowledge_internal.apart(phrase) || ' '
-                            || knowledge_internal.joined(phrase)
-                        )
-                      ) as word
-                cross join unnest(word.positions) as position (place)
-             ) as kept
-        from unnest(configurations, chunks) as language (configuration, chunks)
-    ),
-    usual as (
-      select reading.kept
-        from reading
-       group by reading.kept
-       order by sum(reading.chunks) desc, reading.kept desc
-       limit 1
-    )
-    select coalesce(array_agg(reading.configuration), '{}')
-      from reading, usual
-     where reading.kept >= usual.kept and usual.kept > 0
-  );
-end
-$$;
-
 -- The rows that have all of the words and phrases (op has_all_words) or one of them (has_any_word,
--- has_no_word), each read in the languages of the chunks; empty for stop words only.
+-- has_no_word), each row in its own language; empty for stop words only.
 create function knowledge_internal.words_query(words text[], op text) returns tsquery
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Postgres sends a NOTICE for a stop word.
 set client_min_messages = warning as $$
 declare
   configurations constant regconfig[] := knowledge_internal.query_configurations();
-  chunks constant float8[] := case when cardinality(configurations) > 1 then
-    knowledge_internal.chunks_of_configurations(
-      configurations, knowledge_internal.read_settings()
-    ) end;
 begin
   return coalesce(
     (
-      select string_agg(
-               '(' || read.query || ')', case op when 'has_all_words' then ' & ' else ' | ' end
+      -- Where all of them are stop words in a language, has_all_words requires nothing of its rows.
+      select string_agg('(' || reading.condition::text || ')', ' | ') filter (
+               where numnode(language.query) > 0
+                  or op = 'has_all_words' and cardinality(configurations) > 1
              )
-        from unnest(words) as listed (word)
-       cross join lateral (
-               select string_agg(distinct '(' || reading.query::text || ')', ' | ') as query
-                 from unnest(
-                        knowledge_internal.reading_configurations(
-                          listed.word, configurations, chunks
-                        )
-                      ) as language (configuration)
-                cross join lateral knowledge_internal.phrase_query(
-                        language.configuration, listed.word
-                      ) as reading (query)
-                where numnode(reading.query) > 0
-             ) as read
-       where read.query is not null
-    ),
-    ''
+        from (
+          select language.configuration,
+                 coalesce(
+                   string_agg(
+                     '(' || nullif(read.query::text, '') || ')',
+                     case op when 'has_all_words' then ' & ' else ' | ' end
+                   ), ''
+                 )::tsquery as query
+            from unnest(configurations) as language (configuration)
+           cross join unnest(words) as listed (word)
+           cross join knowledge_internal.phrase_query(language.configuration, listed.word)
+                   as read (query)
+           group by language.configuration
+        ) as language
+       cross join knowledge_internal.in_language(
+               language.configuration, configurations, language.query
+             ) as reading (condition)
+      having bool_or(numnode(language.query) > 0)
+    ), ''
   )::tsquery;
 end
 $$;

@@ -53,8 +53,9 @@ comment on type public.knowledge_search_hit is
   'possible one, 0 to 1; with boosts, over that of a row with the greatest factor in the list. '
   'notes: what the search did beside what was asked, null for nothing; '
   'embedding: why the embedding was ignored; relaxed: what was required and is required no more; '
-  'excluded: the words and phrases that hits must not have; dropped: required phrases that have '
-  'only stop words; replaced: the words that no visible chunk has, and '
+  'excluded: the words and phrases that hits must not have; dropped: what is required or excluded '
+  'and has only stop words; ignored: operators of other search engines and the end of a long text, '
+  'which are not read; replaced: the words that no visible chunk has, and '
   'what was searched instead; deduplicated: how many hits one_per_document merged into others. '
   'answer_confidence: of the whole list, so the same in every hit and on every page, 0 to 1: how '
   'well its hit with the best score fits the question; low for a question of another subject than '
@@ -168,6 +169,9 @@ begin
       then 'max_per_document must be between 1 and 1000, not %s'
     when given.min_confidence not between 0 and 1
       then 'min_confidence must be between 0 and 1, not %s'
+    when given.min_confidence is not null
+      and num_nonnulls(given.query_embedding, given.query_text, given.formulations) = 0
+      then 'min_confidence must be null without a question to compare with, not %s'
     when (given.snippets between 1 and 3) is not true
       then 'snippets must be between 1 and 3, not %s'
     when num_nulls(
@@ -597,6 +601,10 @@ begin
           select jsonb_agg(distinct part) from unnest(coalesce(plan.asked, plan.questions)) as read
            cross join unnest(read.excluded_parts) as part
         ),
+        'ignored', (
+          select jsonb_agg(distinct part) from unnest(coalesce(plan.asked, plan.questions)) as read
+           cross join unnest(read.ignored_parts) as part
+        ),
         'dropped', (
           select jsonb_agg(distinct part) from unnest(coalesce(plan.asked, plan.questions)) as read
            cross join unnest(read.dropped_parts) as part
@@ -699,7 +707,7 @@ begin
   if cardinality(lists) > 1 or asked.is_inferred
      or num_nonnulls(
           asked.ignored_embedding, lists[1].relaxed_parts, asked.replaced, asked.excluded_parts,
-          asked.dropped_parts
+          asked.dropped_parts, asked.ignored_parts
         ) > 0
   then
     notes := knowledge_internal.search_notes(plan, lists);

@@ -195,9 +195,18 @@ declare
   ids uuid[];
   document_ids uuid[];
   confidences double precision[];
+  embeddings extensions.vector[] :=
+    array(select one.embedding from unnest(plan.questions) as one);
 begin
   if plan.is_empty then
     return;
+  end if;
+  if exists (select from unnest(plan.questions) as one where one.is_inferred) then
+    embeddings := embeddings || array(
+      select knowledge_internal.embedding_of_hits(list.text_ids, list.text_scores)
+        from unnest(knowledge_internal.rank_all(plan)) as list
+       where (plan.questions[list.formulation]).is_inferred
+    );
   end if;
   foreach question in array coalesce(plan.questions, '{}') loop
     -- What is required is required no more where no chunk has it.
@@ -216,7 +225,7 @@ begin
   select array_agg(chunk.id), array_agg(chunk.document_id)
     into ids, document_ids
     from knowledge_internal.matching_rows(
-           asked, array(select one.embedding from unnest(plan.questions) as one),
+           asked, embeddings,
            given.match_threshold, plan.questions is null, plan.collections, plan.scope
          ) as chunk;
   if num_nulls(given.min_confidence, plan.questions, ids) = 0 then

@@ -1,8 +1,8 @@
-"""The recall of the vector index: what it finds of the nearest chunks, measured on the corpus.
+"""The recall of the vector leg: what it finds of the nearest chunks, measured on the corpus.
 
 The questions are stored chunks, and logged questions if their embeddings are given. Each is asked
-under the same filter with the index, as a search does, and by a comparison of all rows. Module:
-insight.
+under the same filter as a search asks it, with the index or by the bits of the embeddings, and by a
+comparison of all embeddings. Module: insight.
 """
 
 import json
@@ -17,11 +17,13 @@ from second_brain.services.install import Database
 MOST = 50
 """Rows of a search: its pool, for which recall is measured."""
 GOOD = 0.99
+GOOD_BY_BITS = 0.98
+"""Of the first ten rows, where few rows match and the index is not used."""
 EFFORTS = (40, 100, 200, 400, 800, 1000)
 """The values of hnsw.ef_search to try; pgvector allows 1,000 at most."""
 
 # A chunk that is compared with itself is left out of its list, so one more is asked for.
-_POOL = {"pool_size": MOST + 1, "match_count": MOST + 1}
+_POOL = {"pool_size": MOST + 1, "match_count": MOST + 1, "match_threshold": -1}
 # Distances in half and in full precision differ by less.
 _TOLERANCE = 1e-6
 _STORED = """
@@ -56,10 +58,10 @@ Question = tuple[str | None, str]
 
 @dataclass(frozen=True)
 class Recall:
-    """Means over the questions for which the index was used, and medians in milliseconds.
+    """Means and medians in milliseconds over the questions for which the index was used, else all.
 
-    `used` is how many they are, `ef_search` that of a search. `enough` is the least of EFFORTS
-    with a recall of GOOD, None if all have less.
+    `used` is for how many it was used, `ef_search` that of a search. `enough` is the least of
+    EFFORTS with a recall of GOOD, None if all have less.
     """
 
     questions: int
@@ -111,7 +113,9 @@ def measure(database: Database, questions: Sequence[Question], search: Mapping[s
         pairs = zip(ids or (), similarities or (), strict=True)
         return _Nearest([near for id_, near in pairs if id_ != own], *others)
 
-    found = [(one, near) for one in questions if (near := nearest(one, None)).strategy == "index"]
+    every = [(one, near) for one in questions if (near := nearest(one, None)).similarities]
+    by_index = [(one, near) for one, near in every if near.strategy == "index"]
+    found = by_index or every
     if not found:
         return Recall(len(questions), 0)
     exact = [nearest(one, 0) for one, _ in found]
@@ -122,7 +126,7 @@ def measure(database: Database, questions: Sequence[Question], search: Mapping[s
     used = [near for _, near in found]
     return Recall(
         questions=len(questions),
-        used=len(used),
+        used=len(by_index),
         at_10=mean(used, 10),
         at_50=mean(used, MOST),
         indexed_ms=median(near.milliseconds for near in used),
@@ -131,7 +135,7 @@ def measure(database: Database, questions: Sequence[Question], search: Mapping[s
         enough=next(
             (
                 effort
-                for effort in EFFORTS
+                for effort in EFFORTS * bool(by_index)
                 if mean((nearest(one, effort) for one, _ in found), MOST) >= GOOD
             ),
             None,
@@ -142,8 +146,12 @@ def measure(database: Database, questions: Sequence[Question], search: Mapping[s
 def finding(what: str, found: Recall) -> Finding:
     """Return the finding of doctor about questions that are named so."""
     asked = f"{found.questions} {what}"
+    shares = f"recall@10 {found.at_10:.3f}, @{MOST} {found.at_50:.3f}"
     if not found.used:
-        return Finding("recall", "ok", f"{asked}: all rows are compared, the index is not used")
+        message = f"{asked}: all rows are compared, the index is not used: {shares}"
+        if found.at_10 >= GOOD_BY_BITS:
+            return Finding("recall", "ok", message)
+        return Finding("recall", "warning", message, "Search with a larger pool_size.")
     reached = (
         f"{GOOD} is not reached by ef_search 1,000"
         if found.enough is None
@@ -151,9 +159,8 @@ def finding(what: str, found: Recall) -> Finding:
     )
     part = "" if found.used == found.questions else f", {found.used} of them by the index"
     message = (
-        f"{asked}{part}: recall@10 {found.at_10:.3f}, @{MOST} {found.at_50:.3f}; p50 "
-        f"{found.indexed_ms:.1f} ms, {found.compared_ms:.1f} without the index; "
-        f"ef_search is {found.ef_search}, {reached}"
+        f"{asked}{part}: {shares}; p50 {found.indexed_ms:.1f} ms, {found.compared_ms:.1f} without "
+        f"the index; ef_search is {found.ef_search}, {reached}"
     )
     if found.at_50 >= GOOD:
         return Finding("recall", "ok", message)

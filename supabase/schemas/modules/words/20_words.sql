@@ -523,6 +523,8 @@ begin
              as said (typed, form, compound, place)
        where said.compound is null
          and length(said.typed) >= 5
+         -- getUserName is another function than setUserName.
+         and not knowledge_internal.is_identifier(said.typed)
          and (is_restricted or (said.form @@ known) is not true)
          -- A stop word of one language is not misspelt in another.
          and not exists (
