@@ -801,16 +801,14 @@ declare
   -- How often a word that a text has only inside other words (java of JavaScript) occurs in it: a
   -- multiple of 1/4, as exact_scores reads it.
   inner_occurrences constant float8 := 0.25;
-  whole_words constant tsvector := ts_filter(content_tsv, '{a,b,d}');
-  inner_words constant text[] :=
-    tsvector_to_array(ts_delete(content_tsv, tsvector_to_array(whole_words)));
+  has_inner_words constant boolean := ts_filter(content_tsv, '{c}') <> '';
   length_factor float8;
   elements text;
   lexemes text[];
   weights float8[];
 begin
   -- Inner words have labels A and C.
-  text_length := knowledge_internal.word_count(ts_filter(whole_words, '{b,d}'));
+  text_length := knowledge_internal.word_count(ts_filter(content_tsv, '{b,d}'));
   length_factor := k1 * (
     1 - b + b * text_length / greatest(coalesce(mean_length, text_length), 1)
   );
@@ -832,11 +830,14 @@ begin
                as dimension,
              counted.occurrences * most_weight / (counted.occurrences + length_factor) as weight
         from (
-          select posting.lexeme, cardinality(posting.positions)::float8
-            from unnest(whole_words) as posting
-           union all
-          select lexeme, inner_occurrences from unnest(inner_words) as inner_word (lexeme)
-        ) as counted (lexeme, occurrences)
+          select posting.lexeme,
+                 case
+                   when has_inner_words then
+                     greatest(cardinality(array_remove(posting.weights, 'C')), inner_occurrences)
+                   else cardinality(posting.positions)
+                 end as occurrences
+            from unnest(content_tsv) as posting
+        ) as counted
       -- Without offset 0, each use of the weight would compute it again.
       offset 0
     ) as term;

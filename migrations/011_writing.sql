@@ -59,6 +59,7 @@ declare
   is_restored constant boolean := new.status = 'active' and old.status <> 'active';
   fields record;
   is_analysed boolean;
+  words record;
   side record;
   most_bytes constant integer := 500000; -- of the words, so that their impacts fit
 begin
@@ -137,21 +138,21 @@ begin
       new.embedding_bits := null;
     end if;
     new.field_stamp := fields.stamp;
-    select read.lexemes, read.content_words, read.distinct_words
-      into new.content_tsv, new.content_words, new.distinct_words
-      from knowledge_internal.lexemes(
-             knowledge_internal.text_configuration(new.language), new.heading, new.content,
-             fields.heading_weight, fields.others
-           ) as read;
+    words := knowledge_internal.lexemes(
+      knowledge_internal.text_configuration(new.language), new.heading, new.content,
+      fields.heading_weight, fields.others
+    );
+    new.content_words := words.content_words;
+    new.distinct_words := words.distinct_words;
     side := knowledge_internal.document_side(
-      new.content_tsv, knowledge_internal.mean_length_so_far()
+      words.lexemes, knowledge_internal.mean_length_so_far()
     );
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
     -- A tsvector has at most 1 MB.
-    if pg_column_size(new.content_tsv) < most_bytes then
-      new.content_tsv := new.content_tsv || array_to_tsvector(side.impacts);
-    end if;
+    new.content_tsv := words.lexemes || case
+      when pg_column_size(words.lexemes) < most_bytes then array_to_tsvector(side.impacts) else ''
+    end;
   else
     new.content_hash := old.content_hash;
     new.field_stamp := old.field_stamp;
