@@ -342,13 +342,6 @@ create trigger complete_document
   when (new.metadata <> '{}' or new.allowed_groups is not null or new.source_url is not null)
   execute function knowledge_internal.complete_document();
 
-create index knowledge_documents_owner on public.knowledge_documents (owner_id, external_key);
-create index knowledge_documents_public on public.knowledge_documents (external_key)
-  where visibility = 'public';
-create index knowledge_documents_groups on public.knowledge_documents using gin (allowed_groups)
-  where allowed_groups is not null;
-create index knowledge_documents_source on public.knowledge_documents (source_id);
-
 create table public.knowledge_chunks (
   -- What a search reads of thousands of rows comes first: Postgres reads the columns of a row in
   -- their order, up to the last one that is needed.

@@ -186,8 +186,8 @@ end
 $$;
 
 -- The normalised text, in which scripts without spaces are split into overlapping pairs of letters,
--- and C++ and C# are words.
-create function knowledge_internal.separated(source text, is_normalised boolean default false)
+-- and C++ and C# are words. is_ascii: null for a text that is not normalised.
+create function knowledge_internal.separated(source text, is_ascii boolean default null)
 returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -204,24 +204,25 @@ declare
     '\u102B-\u103E\u1056-\u1059\u105E-\u1060\u1062-\u1064\u1067-\u106D\u1071-\u1074\u1082-\u108D'
     '\u108F\u109A-\u109D\u17B4-\u17D3\u17DD\u3099\u309A\uA9E5\uAA7B-\uAA7D';
 begin
-  if octet_length(source) <> length(source) then
-    if not is_normalised then
-      source := knowledge_internal.normalised(source);
-    end if;
-    if source ~ ('[' || letters || ']') then
-      -- Each inner letter is written twice, which turns ABCD into AB BC CD. The pairs keep their
-      -- order, so a phrase of pairs matches a part of the text.
-      source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
-      source := regexp_replace(
-        source,
-        '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
-          '(?=[' || letters || '])',
-        '\& \&', 'g'
-      );
-    end if;
+  if is_ascii is null then
+    source := knowledge_internal.normalised(source);
+    is_ascii := octet_length(source) = length(source);
   end if;
-  if strpos(source, '+') > 0 or strpos(source, '#') > 0 then
+  if not is_ascii and source ~ ('[' || letters || ']') then
+    -- Each inner letter is written twice, which turns ABCD into AB BC CD. The pairs keep their
+    -- order, so a phrase of pairs matches a part of the text.
+    source := regexp_replace(source, '[' || letters || marks || ']+', ' \& ', 'g');
+    source := regexp_replace(
+      source,
+      '(?<=[' || letters || marks || '])[' || letters || '][' || marks || ']*'
+        '(?=[' || letters || '])',
+      '\& \&', 'g'
+    );
+  end if;
+  if strpos(source, '++') > 0 then
     source := regexp_replace(source, '\m([[:alpha:]])\+\+', '\1plusplus ', 'g');
+  end if;
+  if strpos(source, '#') > 0 then
     source := regexp_replace(source, '\m([[:alpha:]])#(?![[:alnum:]])', '\1sharp ', 'g');
   end if;
   return source;
@@ -231,12 +232,12 @@ $$;
 -- The separated text with its compounds (part numbers, paths, snake_case, addresses) split into
 -- words: Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
 -- List<String> as a tag.
-create function knowledge_internal.apart(source text, is_normalised boolean default false)
+create function knowledge_internal.apart(source text, is_ascii boolean default null)
 returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  source := knowledge_internal.separated(source, is_normalised);
+  source := knowledge_internal.separated(source, is_ascii);
   if strpos(source, '^') > 0 then
     -- A number that is written above a word is a note or a power, and no word of the sentence.
     source := regexp_replace(source, '(?<=[[:alnum:]])\^-?\d+(?![[:alnum:]])', ' ', 'g');
@@ -271,11 +272,11 @@ declare
     '(?:(?<=[[:alpha:]])\^-?\d+)?|[[:alnum:]]*[[:alpha:]]\^-?\d+|\d+\^-?\d+'
     '|(?<![^\s(])\.[[:alpha:]]+'
     '|[[:alpha:]]+''[[:upper:]][[:alpha:]]{2,}|\m[Oo]''[[:alpha:]]{2,}';
-  longest_word constant integer := 100;
+  longest_word constant integer := 100; -- bytes
   found text;
 begin
   -- A word of letters has no compound. Most words of a query are such words.
-  if length(source) < longest_word and source ~ '^[[:alpha:]]*$' then
+  if octet_length(source) < longest_word and source ~ '^[[:alpha:]]*$' then
     return '';
   end if;
   if not is_normalised then
@@ -391,18 +392,13 @@ declare
   -- A compound that has others inside it.
   nested constant text := '[[:alnum:]][-_/.@:\\&]+[[:alnum:]]+[-_/.@:\\&]+[[:alnum:]]'
     '|[[:alpha:]]\d+\.\d|\d\.\d+[[:alpha:]]';
-  words text;
+  letters constant text := case when octet_length(source) <> length(source) then
+    regexp_replace(source, '[^' || knowledge_internal.letters_found_alone() || ']+', '', 'g')
+  end;
+  words text := knowledge_internal.pieces(source);
 begin
-  if octet_length(source) = length(source) then
-    -- With collation C, the classes of characters are those of ASCII, which takes half the time.
-    words := knowledge_internal.pieces(source collate "C");
-  else
-    words := regexp_replace(
-      regexp_replace(
-        source, '[^' || knowledge_internal.letters_found_alone() || ']+', '', 'g'
-      ),
-      '.', ' \&', 'g'
-    ) || knowledge_internal.pieces(source);
+  if letters <> '' then
+    words := regexp_replace(letters, '.', ' \&', 'g') || words;
   end if;
   -- Much faster than the search for the compounds.
   if source !~ nested then
@@ -424,12 +420,14 @@ begin
            -- A version is one part.
      cross join lateral regexp_replace(written.compound, '(?<=\d)\.(?=\d)', 'p', 'g')
              as compound (source)
+           -- By translate, because a connection keeps 32 regular expressions.
+     cross join translate(compound.source, '-_/.@:\&', repeat(' ', 8)) as spaced
+     cross join translate(compound.source, '/.@:\&', repeat(' ', 6)) as sections
      cross join lateral (
-             select (regexp_split_to_array(compound.source, '[-_/.@:\\&]+'))[:most_parts] as parts,
+             select (array_remove(string_to_array(spaced, ' '), ''))[:most_parts] as parts,
                     -- Of a path or a dotted name: pandas.read_csv has read_csv.
-                    case
-                      when compound.source ~ '[-_]' and compound.source ~ '[/.@:\\&]'
-                        then (regexp_split_to_array(compound.source, '[/.@:\\&]+'))[:most_parts]
+                    case when sections not in (compound.source, spaced)
+                      then (array_remove(string_to_array(sections, ' '), ''))[:most_parts]
                     end as segments
              offset 0
            ) as split
@@ -437,11 +435,13 @@ begin
              -- A version that is not the whole compound, and its beginning.
              select replace(version.word, '.', 'p')
                from regexp_matches(
-                      written.compound, '(?<![\d.])\d+(?:\.\d+){1,4}(?![\d.]*\d)', 'g'
+                      case when strpos(written.compound, '.') > 0 then written.compound end,
+                      '(?<![\d.])\d+(?:\.\d+){1,4}(?![\d.]*\d)', 'g'
                     ) as run
+              cross join string_to_array(run[1], '.') as numbers
               cross join lateral (
                       values (nullif(run[1], written.compound)),
-                             (substring(run[1] from '^(.*\..*)\.'))
+                             (array_to_string(nullif(trim_array(numbers, 1), numbers[:1]), '.'))
                     ) as version (word)
               where version.word is not null
              union all
@@ -449,7 +449,8 @@ begin
                from generate_series(2, cardinality(split.parts)) as place
               where cardinality(split.parts) > 2
              union all
-             select segment from unnest(split.segments) as segment where segment ~ '[-_]'
+             select segment from unnest(split.segments) as segment
+              where translate(segment, '-_', '') <> segment
              union all
              select split.segments[place - 1] || split.segments[place]
                from generate_series(2, cardinality(split.segments)) as place
@@ -487,6 +488,7 @@ declare
   -- phrase matches across the boundary.
   gap constant text := '7318008135207';
   boundary constant text := E'\n' || gap || E'\n';
+  inner_boundary constant text := E'\n ' || gap || ' ';
   distance constant tsvector := gap || ':30';
   source constant text := knowledge_internal.normalised(
     array_to_string(
@@ -496,12 +498,17 @@ declare
       boundary
     )
   );
-  longest_usual constant integer := 20000; -- characters
+  is_ascii constant boolean := octet_length(source) = length(source); -- reads all of it
+  longest_usual constant integer := 20000; -- bytes
   content_place constant integer := 1 + (heading_weight > 0 and heading is not null)::integer;
   characters_counted constant integer := 2000; -- enough to tell: longer texts repeat their words
-  beginning constant text := left(content, characters_counted);
+  beginning constant text := case
+    when octet_length(content) > characters_counted then left(content, characters_counted)
+    else content
+  end;
   longest_word constant integer := 15; -- characters for a word and its space, on average
-  single_spaces constant integer := length(beginning) - length(replace(beginning, ' ', ''));
+  single_spaces constant integer :=
+    octet_length(beginning) - octet_length(replace(beginning, ' ', ''));
   words text;
   compounds text;
   inner_words text;
@@ -510,14 +517,14 @@ declare
   part_lexemes tsvector;
   content_lexemes tsvector;
 begin
-  if length(source) > longest_usual and octet_length(source) = length(source) then
+  if is_ascii and octet_length(source) > longest_usual then
     -- With collation C, the classes of characters are those of ASCII, which takes a third of the
     -- time for many compounds, and compiled expressions of their own.
-    words := knowledge_internal.apart(source collate "C", is_normalised => true);
+    words := knowledge_internal.apart(source collate "C", is_ascii);
     compounds := knowledge_internal.joined(source collate "C", is_normalised => true);
     inner_words := knowledge_internal.inner_words(source collate "C");
   else
-    words := knowledge_internal.apart(source, is_normalised => true);
+    words := knowledge_internal.apart(source, is_ascii);
     compounds := knowledge_internal.joined(source, is_normalised => true);
     inner_words := knowledge_internal.inner_words(source);
   end if;
@@ -525,25 +532,21 @@ begin
     begin
       lexemes := '';
       if inner_words <> '' then
-        select setweight(
-                 to_tsvector(
-                   configuration, string_agg(split_part(line, E'\f', 1), concat(E'\n ', gap, ' '))
-                 ),
-                 'C'
-               )
-                 || distance
-                 || setweight(
-                      to_tsvector(
-                        configuration,
-                        replace(
-                          string_agg(substr(line, strpos(line || E'\f', E'\f')), ''),
-                          E'\f', concat(E'\n ', gap, ' ')
-                        )
-                      ),
-                      'A'
-                    )
-          into lexemes
-          from string_to_table(inner_words, E'\n') as line;
+        lexemes := setweight(
+          to_tsvector(
+            configuration,
+            replace(regexp_replace(inner_words, '\f[^\n]*', '', 'g'), E'\n', inner_boundary)
+          ),
+          'C'
+        ) || distance || setweight(
+          to_tsvector(
+            configuration,
+            replace(
+              regexp_replace(inner_words, '(?:^|\n)[^\f\n]*', '', 'g'), E'\f', inner_boundary
+            )
+          ),
+          'A'
+        );
       end if;
       if compounds <> '' or inner_words <> '' then
         lexemes := setweight(to_tsvector(configuration, compounds), 'B') || distance || lexemes;
@@ -576,7 +579,7 @@ begin
   end loop;
 
   -- The expression is slow, and needed for other spaces than single ones.
-  if (strpos(beginning, '  ') > 0 or length(beginning) > longest_word * single_spaces)
+  if (strpos(beginning, '  ') > 0 or octet_length(beginning) > longest_word * single_spaces)
     and length(beginning) > longest_word * cardinality(regexp_split_to_array(beginning, '\s+'))
   then
     content_words := 0;
@@ -828,16 +831,14 @@ declare
   -- How often a word that a text has only inside other words (java of JavaScript) occurs in it: a
   -- multiple of 1/4, as exact_scores reads it.
   inner_occurrences constant float8 := 0.25;
-  whole_words constant tsvector := ts_filter(content_tsv, '{a,b,d}');
-  inner_words constant text[] :=
-    tsvector_to_array(ts_delete(content_tsv, tsvector_to_array(whole_words)));
+  has_inner_words constant boolean := ts_filter(content_tsv, '{c}') <> '';
   length_factor float8;
   elements text;
   lexemes text[];
   weights float8[];
 begin
   -- Inner words have labels A and C.
-  text_length := knowledge_internal.word_count(ts_filter(whole_words, '{b,d}'));
+  text_length := knowledge_internal.word_count(ts_filter(content_tsv, '{b,d}'));
   length_factor := k1 * (
     1 - b + b * text_length / greatest(coalesce(mean_length, text_length), 1)
   );
@@ -859,11 +860,14 @@ begin
                as dimension,
              counted.occurrences * most_weight / (counted.occurrences + length_factor) as weight
         from (
-          select posting.lexeme, cardinality(posting.positions)::float8
-            from unnest(whole_words) as posting
-           union all
-          select lexeme, inner_occurrences from unnest(inner_words) as inner_word (lexeme)
-        ) as counted (lexeme, occurrences)
+          select posting.lexeme,
+                 case
+                   when has_inner_words then
+                     greatest(cardinality(array_remove(posting.weights, 'C')), inner_occurrences)
+                   else cardinality(posting.positions)
+                 end as occurrences
+            from unnest(content_tsv) as posting
+        ) as counted
       -- Without offset 0, each use of the weight would compute it again.
       offset 0
     ) as term;

@@ -175,8 +175,9 @@ declare
   chunks constant regclass := knowledge_internal.physical_table();
   sampled_rows constant float8 := 5000;
   kept_rows constant integer := 200;
-  last_analysed_at constant timestamptz := (
-    select stored.analysed_at from knowledge_internal.chunk_table as stored
+  -- As in chunk_table, of which each write would read all.
+  last_analysed_at constant timestamptz := greatest(
+    pg_stat_get_last_analyze_time(chunks), pg_stat_get_last_autoanalyze_time(chunks)
   );
   table_rows constant float8 := (
     select class.reltuples from pg_catalog.pg_class as class where class.oid = chunks

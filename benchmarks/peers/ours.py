@@ -17,7 +17,6 @@ from pgvector.psycopg import register_vector
 
 from benchmarks import writing
 from benchmarks.corpus import Corpus, Query
-from benchmarks.memory import memory_bytes
 from benchmarks.peers.system import EF_SEARCH, PostgresClient, PostgresSystem
 from benchmarks.scratch import filled_at_once
 from benchmarks.timing import together
@@ -124,9 +123,6 @@ class SecondBrain(PostgresSystem):
         """Copy the rows over several connections, then build the two indexes."""
         rows = len(corpus.texts)
         bounds = [rows * part // self.connections for part in range(self.connections + 1)]
-        self.connection.execute(
-            "select set_config('maintenance_work_mem', %s, false)", [memory_for_index(corpus)]
-        )
         with filled_at_once(self.connection, self.step), self.step("copy"):
             parts = itertools.pairwise(bounds)
             together([partial(copy_part, self.dsn, corpus, *part) for part in parts])
@@ -191,16 +187,6 @@ def copy_part(dsn: str, corpus: Corpus, begin: int, end: int) -> None:
                             corpus.embeddings[row],
                         )
                     )
-
-
-def memory_for_index(corpus: Corpus) -> str:
-    """Return the maintenance_work_mem in which the graph of the vector index fits.
-
-    An element is its vector and, with m = 16, about 800 bytes of neighbours.
-    """
-    rows, dimensions = corpus.embeddings.shape
-    needed = 1.2 * rows * (4 * dimensions + 800)
-    return f"{int(min(max(needed, 2**28), memory_bytes() / 2)) // 2**20}MB"
 
 
 def vector_index(connection: "psycopg.Connection[tuple[object, ...]]", column: int = 0) -> str:

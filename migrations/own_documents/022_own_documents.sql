@@ -1,8 +1,8 @@
 -- 022_own_documents: what users do with documents beside searching them.
 -- Module: own_documents.
 -- Adds: functions that list and read the documents that a user may see, delete the user's own, and
--- list and read documents for a user whom a backend names; and a type.
--- Locks nothing that exists.
+-- list and read documents for a user whom a backend names; a type; and the indexes of
+-- knowledge_documents that these lists read. Locks it against writes until it commits.
 -- Written from supabase/schemas/modules/own_documents/22_own_documents.sql by `make baseline`: edit that file.
 
 -- Raises 22023 for a null where true or false is needed.
@@ -14,6 +14,12 @@ begin
   end if;
 end
 $$;
+
+create index knowledge_documents_owner on public.knowledge_documents (owner_id, external_key);
+create index knowledge_documents_public on public.knowledge_documents (external_key)
+  where visibility = 'public';
+create index knowledge_documents_groups on public.knowledge_documents using gin (allowed_groups)
+  where allowed_groups is not null;
 
 create type public.knowledge_own_document as (
   id uuid,

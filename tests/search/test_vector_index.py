@@ -395,10 +395,33 @@ def test_dropping_and_building_gives_what_the_migrations_made(dsn: str, connect:
     assert show(dsn) == {}
     assert not is_indexed(connection)
     assert explained(connection)[1] == expected
+    connection.execute("delete from public.knowledge_corpus_statistics")
     vector_index.build(dsn)
     assert is_indexed(connection)
     assert connection.execute(DEFINITIONS.encode()).fetchall() == before
     assert explained(connection) == ("index", expected)
+    counted = "select document_count from public.knowledge_corpus_statistics"
+    assert connection.execute(counted).fetchall() == [(CHUNKS,)]
+
+
+@pytest.mark.parametrize(
+    ("cache", "memory", "least", "most"),
+    [
+        ("", None, 1024, 1024),
+        ("-c effective_cache_size=1GB", None, 1025, 1500),
+        ("-c effective_cache_size=2048kB", None, 1024, 1024),
+        ("-c effective_cache_size=1GB", "3MB", 3072, 3072),
+    ],
+)
+def test_a_build_takes_the_memory_that_the_graph_needs_and_the_cache_has(
+    dsn: str, cache: str, memory: str | None, least: int, most: int
+) -> None:
+    options = f"-c maintenance_work_mem=1MB {cache}"
+    with maintenance.session(make_conninfo(dsn, options=options)) as database:
+        vector_index.set_resources(database, IndexSettings(memory=memory))
+        shown = "select pg_size_bytes(current_setting('maintenance_work_mem')) / 1024"
+        (kilobytes,) = database.execute(shown).fetchone() or (0,)
+        assert least <= kilobytes <= most
 
 
 @pytest.mark.module("insight")

@@ -1,5 +1,6 @@
 """What a write stores of a chunk for searches, and how few rows it reads for that."""
 
+import psycopg
 import pytest
 from stored import Documents, embedded, embeddings
 
@@ -163,6 +164,19 @@ OTHER_ROWS = 600
 @pytest.fixture
 def documents(database: Connection) -> Documents:
     return Documents(database)
+
+
+def test_an_unchanged_document_runs_no_statement_on_its_chunks(documents: Documents) -> None:
+    documents.upsert(["one", "two"], metadata={"d": 1})
+    documents.connection.execute(
+        "create function public.refuse() returns trigger language plpgsql as $$"
+        " begin raise 'written'; end $$;"
+        "create trigger refuse after insert or update or delete on public.knowledge_chunks"
+        " execute function public.refuse()"
+    )
+    documents.upsert(["one", "two"], metadata={"d": 1})
+    with pytest.raises(psycopg.errors.RaiseException, match="written"):
+        documents.upsert(["one", "two", "three"], metadata={"d": 1})
 
 
 def rows_read(documents: Documents) -> dict[str, int]:

@@ -5,8 +5,9 @@
 -- The trigger functions are definers: roles that may write chunks or documents have no rights on
 -- the internal functions and tables.
 
--- The mean text_length of 100 chunks, or of all if there are fewer; null if there are none. It is
--- for writes before the first ANALYZE.
+-- The mean text_length of the corpus, until the transaction ends: a bulk load asks for each of its
+-- chunks. Before the first ANALYZE that of 100 chunks, or of all if there are fewer; null if there
+-- are none.
 create function knowledge_internal.mean_length_so_far() returns float8
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -18,18 +19,21 @@ begin
   if kept <> '' then
     return kept::float8;
   end if;
-  select avg(neighbour.text_length), count(*)
-    into mean_length, chunks
-    from (
-      select chunk.text_length
-        from public.knowledge_chunks as chunk
-       where chunk.status = 'active'
-       limit enough
-    ) as neighbour;
-  if chunks = enough then
-    -- Until the transaction ends: a bulk load asks for each of its chunks.
-    perform set_config('knowledge_internal.mean_length', mean_length::text, true);
+  mean_length := (select corpus.mean_length from public.knowledge_corpus_statistics as corpus);
+  if mean_length is null then
+    select avg(neighbour.text_length), count(*)
+      into mean_length, chunks
+      from (
+        select chunk.text_length
+          from public.knowledge_chunks as chunk
+         where chunk.status = 'active'
+         limit enough
+      ) as neighbour;
   end if;
+  if chunks < enough then
+    return mean_length;
+  end if;
+  perform set_config('knowledge_internal.mean_length', mean_length::text, true);
   return mean_length;
 end
 $$;
@@ -54,7 +58,7 @@ declare
   is_restored constant boolean := new.status = 'active' and old.status <> 'active';
   fields record;
   is_analysed boolean;
-  mean_length float8;
+  words record;
   side record;
   most_bytes constant integer := 500000; -- of the words, so that their impacts fit
   configuration regconfig;
@@ -100,21 +104,14 @@ begin
     else knowledge_internal.embedding_bits(new.embedding)
   end;
 
-  is_analysed := tg_op = 'INSERT'
-    or new.content is distinct from old.content
-    or new.heading is distinct from old.heading
-    or new.language is distinct from old.language
-    or new.document_id is distinct from old.document_id
-    or new.content_tsv is null
-    or is_restored;
-  if is_analysed
-     or new.collection <> old.collection
-     or new.metadata is distinct from old.metadata
-     or new.owner_id is distinct from old.owner_id
-     or new.visibility <> old.visibility
-     or new.allowed_groups is distinct from old.allowed_groups
-     or new.sensitivity is distinct from old.sensitivity
-  then
+  is_analysed := tg_op = 'INSERT' or new.content_tsv is null or is_restored
+    or (new.heading, new.language, new.document_id, new.content)
+       is distinct from (old.heading, old.language, old.document_id, old.content);
+  if is_analysed or (
+    new.collection, new.metadata, new.owner_id, new.visibility, new.allowed_groups, new.sensitivity
+  ) is distinct from (
+    old.collection, old.metadata, old.owner_id, old.visibility, old.allowed_groups, old.sensitivity
+  ) then
     fields := knowledge_internal.text_fields(
       new.collection, new.heading, new.document_id, new.metadata, new.owner_id, new.visibility,
       new.allowed_groups, new.sensitivity
@@ -142,21 +139,19 @@ begin
     end if;
     new.field_stamp := fields.stamp;
     configuration := knowledge_internal.text_configuration(new.language);
-    select read.lexemes, read.content_words, read.distinct_words
-      into new.content_tsv, new.content_words, new.distinct_words
-      from knowledge_internal.lexemes(
-             configuration, new.heading, new.content,
-             fields.heading_weight, fields.others
-           ) as read;
-    select corpus.mean_length into mean_length from public.knowledge_corpus_statistics as corpus;
+    words := knowledge_internal.lexemes(
+      configuration, new.heading, new.content, fields.heading_weight, fields.others
+    );
+    new.content_words := words.content_words;
+    new.distinct_words := words.distinct_words;
     side := knowledge_internal.document_side(
-      new.content_tsv, coalesce(mean_length, knowledge_internal.mean_length_so_far())
+      words.lexemes, knowledge_internal.mean_length_so_far()
     );
     new.text_length := side.text_length;
     new.bm25 := side.bm25;
     -- A tsvector has at most 1 MB.
-    new.content_tsv := new.content_tsv || array_to_tsvector(
-      case when pg_column_size(new.content_tsv) < most_bytes then side.impacts else '{}' end
+    new.content_tsv := words.lexemes || array_to_tsvector(
+      case when pg_column_size(words.lexemes) < most_bytes then side.impacts else '{}' end
         || knowledge_internal.language_mark(configuration)
     );
   else
@@ -184,9 +179,8 @@ create trigger complete_chunk
   before insert or update on public.knowledge_chunks
   for each row execute function knowledge_internal.complete_chunk();
 
--- Runs after a write: moves the waiting entries into the index of the words, and copies the
--- statistics if there was an ANALYZE since the last copy, which otherwise costs two look-ups.
--- After a truncate, deletes the copy.
+-- Runs after a write: moves the waiting entries into the index of the words, if there is one, and
+-- copies the statistics of an ANALYZE since the last copy. After a truncate, deletes the copy.
 create function knowledge_internal.keep_statistics() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -195,7 +189,6 @@ begin
     delete from public.knowledge_lexeme_statistics;
     return null;
   end if;
-  -- Null for an index that is gone while many rows are loaded.
   perform gin_clean_pending_list(to_regclass('public.knowledge_chunks_content_tsv'));
   begin
     perform public.refresh_knowledge_statistics();
@@ -605,7 +598,8 @@ begin
 end
 $$;
 
--- Writes changes: one statement for each kind of them.
+-- Writes changes: one statement for each kind of them that there is. A statement without rows runs
+-- the triggers, too.
 create function knowledge_internal.write_rows(changes knowledge_internal.chunk_change[])
 returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp
@@ -615,8 +609,18 @@ set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
   kept constant knowledge_internal.chunk_change[] := array(
-    select change::knowledge_internal.chunk_change from unnest(changes) as change
-     where change.is_given and change.stored_id is not null
+    select change::knowledge_internal.chunk_change
+      from unnest(changes) as change
+      join public.knowledge_chunks as chunk on chunk.id = change.stored_id
+     where change.is_given
+       and (
+         change.embedding is not null
+         or (chunk.chunk_index, chunk.collection, chunk.metadata) is distinct from (
+           change.chunk_index,
+           coalesce(change.collection, chunk.collection),
+           coalesce(change.metadata, chunk.metadata)
+         )
+       )
   );
   superseded constant uuid[] := array(
     select change.stored_id from unnest(changes) as change
@@ -634,31 +638,25 @@ begin
              else change.embedding_model
            end
       from unnest(kept) as change
-     where chunk.id = change.stored_id
-       and (
-         change.embedding is not null
-         or (chunk.chunk_index, chunk.collection, chunk.metadata) is distinct from (
-           change.chunk_index,
-           coalesce(change.collection, chunk.collection),
-           coalesce(change.metadata, chunk.metadata)
-         )
-       );
+     where chunk.id = change.stored_id;
   end if;
   if superseded <> '{}' then
     update public.knowledge_chunks as chunk
        set status = 'superseded'
      where chunk.id = any (superseded);
   end if;
-  -- The trigger completes a collection that is not given.
-  insert into public.knowledge_chunks (
-    document_id, chunk_index, heading, content, collection, metadata, embedding,
-    embedding_model, version
-  )
-  select change.document_id, change.chunk_index, change.heading, change.content,
-         change.collection, coalesce(change.metadata, '{}'), change.embedding,
-         case when change.embedding is not null then change.embedding_model end, change.version
-    from unnest(changes) as change
-   where change.stored_id is null;
+  if exists (select from unnest(changes) as change where change.stored_id is null) then
+    -- The trigger completes a collection that is not given.
+    insert into public.knowledge_chunks (
+      document_id, chunk_index, heading, content, collection, metadata, embedding,
+      embedding_model, version
+    )
+    select change.document_id, change.chunk_index, change.heading, change.content,
+           change.collection, coalesce(change.metadata, '{}'), change.embedding,
+           case when change.embedding is not null then change.embedding_model end, change.version
+      from unnest(changes) as change
+     where change.stored_id is null;
+  end if;
 end
 $$;
 

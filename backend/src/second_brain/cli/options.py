@@ -105,7 +105,7 @@ QuestionEmbedderOption = Annotated[
 ]
 MemoryOption = Annotated[
     str | None,
-    typer.Option(help="Memory for the build, such as 2GB; the default is maintenance_work_mem."),
+    typer.Option(help="Memory for the build, such as 2GB; by default what the graph needs."),
 ]
 WorkersOption = Annotated[
     int | None,

@@ -76,6 +76,29 @@ create index concurrently knowledge_chunks_content_tsv on public.knowledge_chunk
   where status = 'active'
 """
 _MEMORY = "select set_config('maintenance_work_mem', %s, false)"
+# A node of HNSW is its vector and its neighbours. effective_cache_size says how much memory there
+# is only where somebody has set it.
+_MEMORY_THERE_IS = """
+select set_config(
+         'maintenance_work_mem',
+         (greatest(
+           pg_size_bytes(current_setting('maintenance_work_mem')),
+           least(
+             1.2 * facts.estimated_rows * (
+               facts.dimensions * case %(kind)s::text when 'vector' then 4 else 2 end
+                 + %(m)s::integer * 50
+             ),
+             pg_size_bytes(current_setting(cache.name)) / 2
+           )
+         ) / 1024)::bigint || 'kB',
+         false
+       )
+  from knowledge_internal.chunk_table as facts
+  join pg_catalog.pg_settings as cache
+    on cache.name = 'effective_cache_size' and cache.source <> 'default'
+"""
+_ANALYZE = "analyze public.knowledge_chunks"
+_COPY_STATISTICS = "select public.refresh_knowledge_statistics()"
 _WORKERS = "select set_config('max_parallel_maintenance_workers', %s, false)"
 _KIND_IN_USE = """
 select type.typname
@@ -113,7 +136,10 @@ class Index:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Settings of a vector index to build. `memory` is like 2GB; None means the server's setting.
+    """Settings of a vector index to build. `memory` is like 2GB; None means what the graph needs.
+
+    This is at most half of effective_cache_size, if that is set, and at least
+    maintenance_work_mem; `workers` None means the server's setting.
 
     Raises InvalidInputError for parameters that HNSW does not support.
     """
@@ -190,13 +216,15 @@ def build(
     """Build a new vector index, replace the one in use by it, and drop the old one.
 
     Without `settings`, the new index has the settings of the one in use, or the defaults. A missing
-    text index is built too. After an interruption, a new call continues. Raises InvalidInputError
+    text index is built too. If one of both was missing, the table is analysed: a bulk load ends so.
+    After an interruption, a new call continues. Raises InvalidInputError
     for invalid settings, and the errors of `maintenance.session`.
     """
     with session(dsn, schema) as database:
         settings = settings or settings_like_current(database)
         settings.check_dimensions(stored_dimensions(database.connection, schema) or 0)
         set_resources(database, settings)
+        is_load = not {VECTOR_INDEX, _TEXT_INDEX} <= {one.name for one in show(database)}
         _build_text_index(database, dsn, on_progress)
         _drop(database, _REPLACED, "dropping the index that an earlier run replaced", on_progress)
         ready = next((one for one in show(database) if one.name == _BUILDING), None)
@@ -210,6 +238,10 @@ def build(
             database, lambda: _switch(database, settings.kind), on_progress=on_progress
         )
         _drop(database, _REPLACED, "dropping the old index", on_progress)
+        if is_load:
+            on_progress(Progress("counting the words of the chunks"))
+            database.execute(_ANALYZE)
+            database.execute(_COPY_STATISTICS)
         return show(database)
 
 
@@ -238,7 +270,9 @@ def definition(
 def set_resources(database: Database, settings: IndexSettings) -> None:
     """Set memory and workers of the session for the build; raises InvalidInputError."""
     try:
-        if settings.memory is not None:
+        if settings.memory is None:
+            database.execute(_MEMORY_THERE_IS, {"kind": settings.kind, "m": settings.m})
+        else:
             database.execute(_MEMORY, [settings.memory])
         if settings.workers is not None:
             database.execute(_WORKERS, [str(settings.workers)])

@@ -360,8 +360,7 @@ async def _judged(
 
 def _with_embedding_as_text(chunk: Mapping[str, object]) -> dict[str, Any]:
     """Return a chunk whose embedding is a text: the database reads an array much slower."""
-    given = dict(chunk)
-    embedding = given.get("embedding")
-    if embedding is not None and not isinstance(embedding, str):
-        given["embedding"] = json.dumps(embedding, default=json_default)
-    return given
+    embedding = chunk.get("embedding")
+    if embedding is None or isinstance(embedding, str):
+        return dict(chunk)
+    return {**chunk, "embedding": json.dumps(embedding, default=json_default)}
