@@ -19,7 +19,6 @@ from second_brain.services.install import Database
 
 if TYPE_CHECKING:
     from second_brain.adoption.drop_ins import DropIn
-    from second_brain.adoption.queries import Source
 
 _QUESTIONS = 20
 _ROWS = 10  # that a comparison asks for
@@ -85,11 +84,11 @@ select proc.oid::regprocedure::text
 _ASKED = """
 select {columns}, array_to_string((regexp_split_to_array(btrim(adopted.content), '\\s+'))[1:5], ' ')
   from {table} as source
-  join knowledge_internal.{view} as adopted on {joined}
+  join knowledge_internal.{view} as adopted on adopted.key_1 = {key}
  order by sha256(convert_to(({key})::text, 'UTF8'))
  limit %(most)s
 """
-_ANSWERED = "select {key} from {function}({given}) as answer"
+_ANSWERED = "select ({key})::text from {function}({given}) as answer"
 # What identifies a row of a result without the key of the table: all values but numbers.
 _VALUES = """
 (select string_agg(field.value #>> '{}', ' ') from jsonb_each(to_jsonb(answer)) as field
@@ -115,33 +114,6 @@ select source.{column}::text from {table} as source
  where source.{column} is not null group by 1 order by count(*), 1 limit 1
 """
 _CLAIMS = "select set_config('request.jwt.claims', %s, true)"
-# Conditions on a column that all rows of both answers meet, and no row that is new.
-_CONDITIONS = """
-select found.name || ' ' || case
-         when found.is_null then 'is null'
-         when found.is_not_null then 'is not null'
-         when found.is_later then '> now()'
-         when found.is_past then '<= now()'
-         when cardinality(found.olds) = 1 and found.olds[1] <> all (array_remove(found.news, null))
-           then '= ' || quote_literal(found.olds[1])
-       end
-  from (
-    select field.name,
-           bool_and((field.value is null) <> given.is_new) as is_null,
-           bool_and((field.value is null) = given.is_new) as is_not_null,
-           bool_and((field.is_later <> given.is_new) is true) as is_later,
-           bool_and((field.is_later = given.is_new) is true) as is_past,
-           array_agg(distinct field.value) filter (where not given.is_new) as olds,
-           array_agg(distinct field.value) filter (where given.is_new) as news
-      from {table} as source
-     cross join lateral (select {key} = any (%(new)s) as is_new) as given
-     cross join lateral (values {fields}) as field (name, value, is_later)
-     where {key} = any (%(new)s || %(old)s)
-     group by field.name
-    having count(distinct given.is_new) = 2
-  ) as found
-"""
-_TIMES = ("date", "timestamp", "timestamptz")
 
 
 def searching(database: Database, source: str) -> list[str]:
@@ -180,7 +152,8 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
                     with database.connection.transaction():
                         compare(database, call)
                 except psycopg.Error as error:
-                    call.notes.append(f"not compared: {error.diag.message_primary}")
+                    if not call.undecided:
+                        call.notes.append(f"not compared: {error.diag.message_primary}")
                 if call.undecided or not run:
                     raise psycopg.Rollback(outer)
         except psycopg.Error as error:
@@ -193,31 +166,25 @@ def compare(database: Database, call: "DropIn") -> None:
     source, function = call.source, call.function
     # The old function can need the search_path of its callers.
     database.connection.execute("select set_config('search_path', %s, true)", [call.search_path()])
-    keys = [_name(name) for name in source.key]
     asked = database.execute(
         _ASKED,
         {"most": _QUESTIONS},
         columns=_texts(source.columns),
         table=_name(source.schema, source.name),
         view=sql.Identifier(view_name(source.adoption)),
-        joined=sql.SQL(" and ").join(
-            sql.SQL("adopted.{} = source.{}").format(sql.Identifier(f"key_{place}"), name)
-            for place, name in enumerate(keys, 1)
-        ),
-        key=_key("source", source),
+        key=_name("source", source.key),
     ).fetchall()
-    has_key = function.returns_rows or {name for name, _ in function.columns} >= source.key.keys()
+    has_key = function.returns_rows or source.key in [name for name, _ in function.columns]
     new_function, old_function = (
         database.install.composed(
             _ANSWERED,
-            key=_key("answer", source) if has_key else sql.SQL(_VALUES),
+            key=_name("answer", source.key) if has_key else sql.SQL(_VALUES),
             function=_name(*name),
             given=_arguments(call),
         )
         for name in ((function.schema, function.name), (function.before_schema, function.before))
     )
     new: set[str] = set()
-    shared: set[str] = set()
     call.both_rows = call.old_rows = 0
     values = [{f"value_{place}": value for place, value in enumerate(row)} for row in asked]
 
@@ -226,15 +193,18 @@ def compare(database: Database, call: "DropIn") -> None:
         return [key for (key,) in rows]
 
     for given in values:
-        found, first = answer(new_function, given), answer(old_function, given)
-        old = set(answer(old_function, given, _ALL_ROWS))
+        first = answer(old_function, given)
+        old = {*first, *answer(old_function, given, _ALL_ROWS)}
+        try:
+            found = answer(new_function, given)
+        except psycopg.Error as error:
+            call.undecided.append(f"it does not fit: {error.diag.message_primary}")
+            raise
         call.both_rows += sum(key in old for key in found)
         call.old_rows += sum(key not in found for key in first)
         new |= set(found) - old
-        shared |= old.intersection(found)
     call.asked = len(asked)
     call.new_rows = sorted(new)
-    call.conditions = _conditions(database, source, list(new), list(shared))
     for shown, claims in _users(database, call):
         with database.connection.transaction(force_rollback=True):
             database.connection.execute(_CLAIMS, [json.dumps({**claims, "role": "authenticated"})])
@@ -284,19 +254,12 @@ def _texts(columns: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(sql.SQL("source.{}::text").format(_name(one)) for one in columns)
 
 
-def _key(relation: str, source: "Source") -> sql.Composed:
-    """Return SQL for the key of a row as one text."""
-    return sql.SQL("jsonb_build_array({})::text").format(
-        sql.SQL(", ").join(sql.SQL("{}::text").format(_name(relation, name)) for name in source.key)
-    )
-
-
 def _arguments(call: "DropIn") -> sql.Composed:
     """Return the arguments of a function in a comparison; values are those of a row asked for."""
     function, source = call.function, call.source
     values = {name: f"%(value_{place})s" for place, name in enumerate(source.columns)}
     parts = {
-        "embedding": values.get(source.vector() or ""),
+        "embedding": values.get(source.vector or ""),
         "question": f"%(value_{len(values)})s",
         "count": "%(most)s",
         "threshold": "2" if "distance" in (call.named("threshold") or "").lower() else "-1",
@@ -320,34 +283,6 @@ def _arguments(call: "DropIn") -> sql.Composed:
             type_ = type_.replace("%", "%%")
             given.append(sql.SQL(f"{name}({value or 'null'})::{type_}"))
     return sql.SQL(", ").join(given)
-
-
-def _conditions(
-    database: Database, source: "Source", new: list[str], shared: list[str]
-) -> list[str]:
-    """Return what all rows of both answers meet, and no row that is new.
-
-    None where results have no key of the table: they are not its rows.
-    """
-    fields = [
-        sql.SQL("({}, source.{}::text, {})").format(
-            sql.Literal(_name(name).as_string(None)),
-            _name(name),
-            sql.SQL("source.{} > now()" if kind in _TIMES else "null::boolean").format(_name(name)),
-        )
-        for name, kind in source.columns.items()
-        if kind not in ("vector", "halfvec", "tsvector") and name not in source.key
-    ]
-    if not new or not shared or not fields:
-        return []
-    rows = database.execute(
-        _CONDITIONS,
-        {"new": new, "old": shared},
-        key=_key("source", source),
-        fields=sql.SQL(", ").join(fields),
-        table=_name(source.schema, source.name),
-    ).fetchall()
-    return sorted(condition for (condition,) in rows if condition is not None)
 
 
 def migration(calls: "Sequence[DropIn]", name: str) -> str:

@@ -289,8 +289,6 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
             typer.echo(f"  as a user with {printable(user)}: {old} rows before, {new} now")
         for key in one.new_rows[:20]:
             typer.echo(f"  new: {printable(key[:_SHOWN])}")
-        for condition in one.conditions:
-            typer.echo(f"  seems to be missing: {printable(condition)}")
     if not found:
         typer.echo(f"{name}: no function to replace.")
     elif not run:

@@ -4,7 +4,91 @@
 -- exists.
 
 -- A drop-in replaces the retrieval of an old function alone: it reads the rows with these keys from
--- the source with the rights of the old function, so that policies of the table still hold.
+-- the source with the rights and conditions of the old function, so that policies of the table still
+-- hold. What narrows the search decides which of these rows are among the hits, and not who sees one.
+
+-- The filters of conditions of a drop-in: objects with field, op and value, or any or all with more
+-- conditions; null has none. Without a value no row meets one, unless keeps_all; same is also true of
+-- two nulls, is_text of the text of a JSON value. None of longer lists than a search takes: a filter
+-- that is not there leaves no row out.
+create function knowledge_internal.adopted_filters(conditions jsonb) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_values constant integer := 1000;
+  longest constant integer := 30000; -- characters
+  scalar constant text := '^(-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?|true|false)$';
+  composite constant text := '^[[:space:]]*[[{]';
+  found jsonb := '[]';
+  filters jsonb;
+  condition jsonb;
+  op text;
+  value jsonb;
+begin
+  for condition in select listed.element from jsonb_array_elements(conditions) as listed (element)
+  loop
+    continue when condition = 'null';
+    op := condition ->> 'op';
+    value := coalesce(condition -> 'value', 'null');
+    if op in ('in', 'not_in', 'has_any', 'is_text') and value <> 'null' then
+      value := jsonb_path_query_array(value, 'lax $[*] ? (@ != null)');
+    end if;
+    filters := jsonb_build_array(condition - 'keeps_all' || jsonb_build_object('value', value));
+    if condition ? 'all' then
+      filters := knowledge_internal.adopted_filters(condition -> 'all');
+    elsif condition ? 'any' then
+      filters := (
+        select jsonb_build_array(jsonb_build_object('any', jsonb_agg(jsonb_build_object(
+                 'all', knowledge_internal.adopted_filters(jsonb_build_array(side.element))
+               ))))
+          from jsonb_array_elements(condition -> 'any') as side (element)
+      );
+      continue when jsonb_path_exists(filters, 'strict $[*].any[*] ? (@.all.size() == 0)');
+    elsif op in ('is_null', 'is_not_null') then
+      filters := jsonb_build_array(condition);
+    elsif value = 'null' then
+      continue when condition ? 'keeps_all';
+      filters := jsonb_build_array(
+        case when op = 'same' then condition - 'value' || '{"op": "is_null"}'
+          else condition - 'keeps_all' || '{"op": "in", "value": []}' end
+      );
+    elsif op = 'same' then
+      filters := jsonb_build_array(condition || '{"op": "eq"}');
+    elsif op = 'is_text' then
+      continue when exists (
+        select from jsonb_array_elements_text(value) as listed (text) where listed.text ~ composite
+      );
+      filters := jsonb_build_array(condition - 'keeps_all' || jsonb_build_object(
+        'op', 'in', 'value', value || coalesce((
+          -- A number or a boolean of JSON has the same text.
+          select jsonb_agg(listed.text::jsonb)
+            from jsonb_array_elements_text(value) as listed (text) where listed.text ~ scalar
+        ), '[]')
+      ));
+    elsif op = 'contains' and (
+      value = '{}' or condition ->> 'field' = 'metadata' and jsonb_typeof(value) <> 'object'
+    ) then
+      continue;
+    end if;
+    if length((found || filters)::text) <= longest
+      and jsonb_array_length(jsonb_path_query_array(found || filters, 'lax $.**.value[*]'))
+            <= most_values
+    then
+      found := found || filters;
+    end if;
+  end loop;
+  return found;
+end
+$$;
+
+-- The arguments of a search with the filters of the conditions of a drop-in.
+create function knowledge_internal.narrowed_search(search jsonb) returns jsonb
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return jsonb_strip_nulls(search - 'conditions') || jsonb_build_object(
+           'filters', knowledge_internal.adopted_filters(search -> 'conditions')
+         );
+end
+$$;
 
 -- The best rows of an adoption for a search (an object of arguments of
 -- hybrid_search_knowledge_chunks) as keys, with their places and scores. No embedding and no text:
@@ -22,7 +106,7 @@ set standard_conforming_strings = on as $$
 declare
   adoption constant public.knowledge_adoptions := knowledge_internal.adoption_named(adoption_name);
   given knowledge_internal.search_arguments := knowledge_internal.given_arguments(
-    jsonb_strip_nulls(search)
+    knowledge_internal.narrowed_search(search)
   );
 begin
   if embedding is null and given.query_text !~ '\S' is not false then
@@ -62,7 +146,7 @@ begin
   return query
   select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
     from knowledge_internal.search_visible(
-           jsonb_strip_nulls(
+           knowledge_internal.narrowed_search(
              search || jsonb_build_object(
                'query_embedding', case
                  when extensions.vector_norm(embedding) > 0 then embedding::text
@@ -83,5 +167,8 @@ end
 $$;
 
 revoke all on all functions in schema knowledge_internal from public;
+-- adopted_hits_for_caller runs as its caller; who may not call it cannot name these.
+grant execute on function knowledge_internal.adopted_filters, knowledge_internal.narrowed_search
+  to anon, authenticated, service_role;
 
 notify pgrst, 'reload schema';
