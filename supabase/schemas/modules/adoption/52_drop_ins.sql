@@ -4,13 +4,13 @@
 -- exists.
 
 -- A drop-in replaces the retrieval of an old function alone: it reads the rows with these keys from
--- the source with the rights and conditions of the old function, so that policies of the table still
--- hold. What narrows the search decides which of these rows are among the hits, and not who sees one.
+-- the source with the rights and conditions of the old function, so that policies of the table
+-- still hold. What narrows the search decides which rows are hits, and not who sees one.
 
 -- The filters of conditions of a drop-in: objects with field, op and value, or any or all with more
--- conditions; null has none. Without a value no row meets one, unless keeps_all; same is also true of
--- two nulls, is_text of the text of a JSON value. None of longer lists than a search takes: a filter
--- that is not there leaves no row out.
+-- conditions; null has none. Without a value no row meets one, unless keeps_all; same is also true
+-- of two nulls, is_text of the text of a JSON value. None of lists that are longer than a search
+-- takes: a filter that is not there leaves no row out.
 create function knowledge_internal.adopted_filters(conditions jsonb) returns jsonb
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -84,22 +84,20 @@ $$;
 create function knowledge_internal.narrowed_search(search jsonb) returns jsonb
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return jsonb_strip_nulls(search - 'conditions') || jsonb_build_object(
-           'filters', knowledge_internal.adopted_filters(search -> 'conditions')
-         );
+  return jsonb_strip_nulls(search - 'conditions') || case when search ? 'conditions'
+    then jsonb_build_object(
+      'filters', knowledge_internal.adopted_filters(search -> 'conditions')
+    ) else '{}' end;
 end
 $$;
 
 -- The best rows of an adoption for a search (an object of arguments of
--- hybrid_search_knowledge_chunks) as keys, with their places and scores. No embedding and no text:
--- none. Of an embedding without a direction, any rows, as the old function; beside a text, those of
--- the text. Raises 22023 for an argument out of bounds.
+-- hybrid_search_knowledge_chunks, and conditions) as keys, with their places. No embedding and no
+-- text: none. Of an embedding without a direction, any rows, as the old function; beside a text,
+-- those of the text. Raises 22023 for an argument out of bounds.
 create function knowledge_internal.adopted_hits(
   adoption_name text, embedding extensions.vector, search jsonb
-) returns table (
-  key jsonb, place bigint, similarity double precision, score double precision,
-  text_score double precision
-)
+) returns table (key jsonb, place bigint)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 rows 20
 set standard_conforming_strings = on as $$
@@ -118,25 +116,26 @@ begin
       then array_fill(1::real, array[extensions.vector_dims(embedding)])::extensions.vector
   end;
   return query
-  select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
+  select hit.source_row -> 'key', hit.ordinality
     from knowledge_internal.search(given) with ordinality as hit
    where hit.source_row ->> 'adoption' = adoption.name;
 end
 $$;
 
 -- adopted_hits for drop-ins that run as their caller: the rows of a table in place that the caller
--- can select, and no score or place of any other; for service_role and the owner, all rows. Raises
+-- can select, and no place of any other; for service_role and the owner, all rows. Raises
 -- 42501 for a role without let_search.
 create function knowledge_internal.adopted_hits_for_caller(
   adoption_name text, embedding extensions.vector, search jsonb
-) returns table (
-  key jsonb, place bigint, similarity double precision, score double precision,
-  text_score double precision
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+) returns table (key jsonb, place bigint)
+-- definer: its caller may not call what it calls.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 rows 20 as $$
 declare
+  -- As in search_visible: current_user is the owner of this function.
+  is_visitor constant boolean := coalesce(nullif(current_setting('role'), 'none'), session_user)
+    = 'anon';
   most_of_visitors constant integer := 50; -- as check_cost allows
   longest_of_visitors constant integer := 1000; -- characters, the same
 begin
@@ -144,7 +143,7 @@ begin
     return;
   end if;
   return query
-  select hit.source_row -> 'key', hit.ordinality, hit.similarity, hit.rrf_score, hit.text_score
+  select hit.source_row -> 'key', hit.ordinality
     from knowledge_internal.search_visible(
            knowledge_internal.narrowed_search(
              search || jsonb_build_object(
@@ -153,10 +152,10 @@ begin
                  when (search ->> 'query_text' ~ '\S') is not true
                    then to_jsonb(array_fill(1, array[extensions.vector_dims(embedding)]))::text
                end,
-               'query_text', case when current_user = 'anon'
+               'query_text', case when is_visitor
                  then left(search ->> 'query_text', longest_of_visitors)
                  else search ->> 'query_text' end,
-               'match_count', case when current_user = 'anon'
+               'match_count', case when is_visitor
                  then least((search ->> 'match_count')::integer, most_of_visitors)
                  else (search ->> 'match_count')::integer end
              )
@@ -167,8 +166,5 @@ end
 $$;
 
 revoke all on all functions in schema knowledge_internal from public;
--- adopted_hits_for_caller runs as its caller; who may not call it cannot name these.
-grant execute on function knowledge_internal.adopted_filters, knowledge_internal.narrowed_search
-  to anon, authenticated, service_role;
 
 notify pgrst, 'reload schema';
