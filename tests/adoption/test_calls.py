@@ -199,7 +199,7 @@ BODIES = {
     ),
     "with hits as (select n.id, row_number() over (partition by n.owner) as rn from public.notes n)"
     f" {OF_HITS} where rn < 3": "partition by",
-    f"with hits as (select max(n.id) as id from public.notes n) {OF_HITS}": "aggregates",
+    f"with hits as (select max(n.id) as id from public.notes n) {OF_HITS}": "groups",
     f"with hits as (select n.id from public.notes n group by n.id) {OF_HITS}": "groups",
     f"with recent as (select n.id from public.notes n order by n.id desc limit 9), hits as (select"
     f" * from recent) {OF_HITS}": "it orders by n.id DESC",

@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _QUESTIONS = 20
 _ROWS = 10  # that a comparison asks for
-_ALL_ROWS = 1_000_000
 
 # The functions of exposed schemas that search a table and are no drop-ins: they have an embedding
 # as an argument, or search by words or distances, and name the table.
@@ -88,12 +87,7 @@ select {columns}, array_to_string((regexp_split_to_array(btrim(adopted.content),
  order by sha256(convert_to(({key})::text, 'UTF8'))
  limit %(most)s
 """
-_ANSWERED = "select ({key})::text from {function}({given}) as answer"
-# What identifies a row of a result without the key of the table: all values but numbers.
-_VALUES = """
-(select string_agg(field.value #>> '{}', ' ') from jsonb_each(to_jsonb(answer)) as field
-  where jsonb_typeof(field.value) <> 'number')
-"""
+_ANSWERED = "select count(*) from {function}({given})"
 # Whose policies, and the value of a column that the fewest rows have.
 _POLICIES = """
 select pg_catalog.pg_get_expr(policy.polqual, policy.polrelid)
@@ -174,54 +168,40 @@ def compare(database: Database, call: "DropIn") -> None:
         view=sql.Identifier(view_name(source.adoption)),
         key=_name("source", source.key),
     ).fetchall()
-    has_key = function.returns_rows or source.key in [name for name, _ in function.columns]
-    new_function, old_function = (
-        database.install.composed(
-            _ANSWERED,
-            key=_name("answer", source.key) if has_key else sql.SQL(_VALUES),
-            function=_name(*name),
-            given=_arguments(call),
-        )
-        for name in ((function.schema, function.name), (function.before_schema, function.before))
+    old_function, new_function = (
+        database.install.composed(_ANSWERED, function=_name(*name), given=_arguments(call))
+        for name in ((function.before_schema, function.before), (function.schema, function.name))
     )
-    new: set[str] = set()
-    call.both_rows = call.old_rows = 0
-    values = [{f"value_{place}": value for place, value in enumerate(row)} for row in asked]
-
-    def answer(query: sql.Composed, given: Mapping[str, Any], most: int = _ROWS) -> list[str]:
-        rows = database.connection.execute(query, {**given, "most": most}).fetchall()
-        return [key for (key,) in rows]
-
-    for given in values:
-        first = answer(old_function, given)
-        old = {*first, *answer(old_function, given, _ALL_ROWS)}
-        try:
-            found = answer(new_function, given)
-        except psycopg.Error as error:
-            call.undecided.append(f"it does not fit: {error.diag.message_primary}")
-            raise
-        call.both_rows += sum(key in old for key in found)
-        call.old_rows += sum(key not in found for key in first)
-        new |= set(found) - old
     call.asked = len(asked)
-    call.new_rows = sorted(new)
-    for shown, claims in _users(database, call):
+    values: list[dict[str, Any]] = [
+        {"most": _ROWS} | {f"value_{place}": value for place, value in enumerate(row)}
+        for row in asked
+    ]
+
+    def rows(query: sql.Composed) -> int:
+        found = [database.connection.execute(query, given).fetchone() for given in values]
+        return sum(count for (count,) in filter(None, found))
+
+    for shown, claims in [("the owner", None), *_users(database, call)]:
         with database.connection.transaction(force_rollback=True):
-            database.connection.execute(_CLAIMS, [json.dumps({**claims, "role": "authenticated"})])
-            if "authenticated" in function.roles:
+            given = json.dumps({**claims, "role": "authenticated"}) if claims else ""
+            database.connection.execute(_CLAIMS, [given])
+            if claims and "authenticated" in function.roles:
                 database.execute(
                     "grant execute on function {function} to authenticated",
                     function=sql.SQL(call.kept),
                 )
                 database.connection.execute("set local role authenticated")
-            before, now = (
-                sum(len(answer(query, given)) for given in values)
-                for query in (old_function, new_function)
-            )
+            before = rows(old_function)
+            try:
+                now = rows(new_function)
+            except psycopg.Error as error:
+                call.undecided.append(f"it does not fit: {error.diag.message_primary}")
+                raise
         call.users.append((shown, before, now))
         if now < before:
-            call.undecided.append(f"a user with {shown} gets {now} rows, and {before} before")
-    if not call.users and call.is_about_users:
+            call.undecided.append(f"{shown} gets {now} rows, and {before} before")
+    if len(call.users) == 1 and call.is_about_users:
         call.notes.append("compared without a user, so the comparison shows nothing of users")
 
 
@@ -242,7 +222,7 @@ def _users(database: Database, call: "DropIn") -> Iterator[tuple[str, dict[str, 
             claims: Any = value[0]
             for key in reversed(path):
                 claims = {key: claims}
-            yield f"{column} = {value[0]}", claims
+            yield f"a user with {column} = {value[0]}", claims
 
 
 def _name(*parts: str) -> sql.Identifier:

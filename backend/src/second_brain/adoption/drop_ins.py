@@ -143,11 +143,6 @@ _PARTS = (
 )
 _COUNT = r".*(count|limit|top_?k|max_results).*|(p_)?k"
 _OF_SOURCE = ("", "source")  # how the view of an adoption names a column of the table
-# Literals of the header can have any text.
-_PART = rf"((?>{queries.QUOTED}|[^'\"])*?)"
-_HEADER = re.compile(
-    rf"({_PART}\n LANGUAGE \w+{_PART})(?:AS \$|\nBEGIN ATOMIC|\n ?RETURN ).*", re.DOTALL
-)
 _ATOMIC = re.compile(r"\s*BEGIN ATOMIC\s(.*)END\s*", re.DOTALL)
 _DECLARED = re.compile(r"\s*(?:#\w+\s+\w+\s+)*declare\b(.*?)\bbegin\b", re.DOTALL | re.IGNORECASE)
 _TEMPLATE = """  select {shown}
@@ -302,7 +297,7 @@ class Function:
             ):
                 found["embedding"] = place
             elif is_text and re.search("query|search|keyword|question|term", name):
-                found["question"] = place
+                found.setdefault("question", place)
             elif kind in ("int4", "int8") and re.fullmatch(_COUNT, name):
                 found.setdefault("count", place)
             else:
@@ -324,10 +319,8 @@ class DropIn:
     other rows or columns than the old function; a person decides. `parts`: the places of the
     arguments by what they are, from 1.
 
-    The others compare the answers for `asked` rows as questions. Of the first ten rows of both,
-    `both_rows` counts those of the drop-in that the old function returns too, however many it is
-    asked for, `old_rows` those that the drop-in lacks; `new_rows` are keys that only the drop-in
-    returns. `users`: users with few rows, and how many rows both functions return to each.
+    `users`: the owner and users with few rows, and how many rows both functions return to each for
+    `asked` rows as questions.
     """
 
     function: Function
@@ -339,9 +332,6 @@ class DropIn:
     undecided: list[str] = field(default_factory=list)
     left: str | None = None
     asked: int = 0
-    both_rows: int = 0
-    old_rows: int = 0
-    new_rows: list[str] = field(default_factory=list)
     users: list[tuple[str, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -549,7 +539,8 @@ class DropIn:
         """
         function, internals = self.function, self.source.install.internals
         # The body is the last part; Postgres chooses its marks.
-        header = _HEADER.sub(r"\1", function.definition).rstrip("\n")
+        header = function.definition[: function.definition.rindex(function.body)]
+        header = re.sub(r"AS \$\w*\$\Z", "", header).rstrip("\n")
         if not function.has_search_path:
             header += f"\n SET search_path TO {self.search_path()}"
         mark = "$call$"

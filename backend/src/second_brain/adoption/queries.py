@@ -18,9 +18,8 @@ from sqlglot.parsers.postgres import PostgresParser
 
 from second_brain.services.install import Install
 
-QUOTED = r"(?<![\w$])[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
-"""The pattern of a quoted literal or name."""
-_LITERAL = QUOTED + r"|(?<![\w$])\$(\w*)\$.*?\$\2\$"
+_QUOTED = r"(?<![\w$])[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
+_LITERAL = _QUOTED + r"|(?<![\w$])\$(\w*)\$.*?\$\2\$"
 _COMMENT = r"--[^\n]*|/\*.*?\*/"
 # Operators of extensions that other databases do not have, or read as something else.
 _OPERATOR = r"<[=#~+%-]>|<<?->>?|<<?%|%>>?|@@@?"
@@ -30,7 +29,7 @@ _LEXED = re.compile(
 _PLAIN_OPERATOR = re.compile(r"OPERATOR\(([^\w.()]+)\)")
 # A statement of a body: all to the next semicolon that is no part of a literal.
 _STATEMENT = re.compile(
-    rf"(?:{QUOTED}|\$(\w*)\$.*?\$\1\$|{_COMMENT}|[^;])+", re.DOTALL | re.IGNORECASE
+    rf"(?:{_QUOTED}|\$(\w*)\$.*?\$\1\$|{_COMMENT}|[^;])+", re.DOTALL | re.IGNORECASE
 )
 _RETURNED = re.compile(r"\breturn\s+query\s+", re.IGNORECASE)
 _EXECUTED = re.compile(
@@ -315,12 +314,8 @@ class Query:
         )
 
     def _leaf(self, select: exp.Select, table: exp.Expr) -> Leaf:
-        aggregates = [one for one in select.find_all(exp.Func) if _function(one) in _AGGREGATES]
-        if select.args.get("group") or select.args.get("having"):
+        if select.args.get("group") or select.args.get("having") or _aggregates(select):
             raise Unknown("its groups are not kept")
-        if any(not isinstance(one.parent, exp.Window) and not is_within_of(one, select)
-               for one in aggregates):  # fmt: skip
-            raise Unknown("its aggregates are not kept")
         orders = [one.args.get("order") for one in select.find_all(exp.Window)]
         if select.args.get("limit") or select is self.tree:
             orders.append(select.args.get("order"))
@@ -363,42 +358,26 @@ class Query:
     @cached_property
     def key(self) -> exp.Expr:
         """The key of the table's row that a row of the result is of."""
-        tree = self.tree
-        found = self._key_of(tree)
-        if found is None:
-            raise Unknown("its rows have no key of the table")
+        tree, relations = self.tree, relations_of(self.tree)
+        # The table itself has the key of each row; of joined sides, one can have none.
+        own = [one for one in relations if self._is_source(one)] or relations
+        found = [
+            exp.column(name, table=alias_of(one), quoted=True)
+            for one in own
+            if (name := self._key_name(one)) is not None
+        ]
+        shown = [one.unalias() for one in tree.expressions if self._is_key(one.unalias(), tree)]
         group = tree.args.get("group")
         if group is not None:
-            keys = [one for one in tree.expressions if self._is_key(one.unalias(), tree)]
             listed = [
                 tree.expressions[int(one.name) - 1].unalias() if one.is_int else one
                 for one in group.expressions
             ]
-            found = next((one.unalias() for one in keys if one.unalias() in listed), None)
-            found = found or next((one for one in listed if self._is_key(one, tree)), None)
-        elif any(_function(one) in _AGGREGATES and not isinstance(one.parent, exp.Window)
-                 and not is_within_of(one, tree)
-                 for one in tree.find_all(exp.Func)):  # fmt: skip
-            found = None
-        if tree.args.get("distinct") and not any(
-            self._is_key(one.unalias(), tree) for one in tree.expressions
-        ):
-            found = None
-        if found is None:
-            raise Unknown("its groups are not kept")
-        return found.copy()
-
-    def _key_of(self, select: exp.Select) -> exp.Expr | None:
-        found = [
-            exp.column(name, table=alias_of(one), quoted=True)
-            for one in relations_of(select)
-            if (name := self._key_name(one)) is not None
-        ]
-        # The table itself has the key of each row; of joined sides, one can have none.
-        own = [one for one in relations_of(select) if self._is_source(one)]
-        if own or not found:
-            name, alias = self.source.key, alias_of(own[0]) if own else ""
-            return exp.column(name, table=alias, quoted=True) if own else None
+            found = [one.copy() for one in listed if self._is_key(one, tree)]
+        elif _aggregates(tree) or (tree.args.get("distinct") and not shown):
+            found = []
+        if not found:
+            raise Unknown("its rows have no key of the table")
         return found[0] if len(found) == 1 else exp.Anonymous(this="coalesce", expressions=found)
 
     def _key_name(self, relation: exp.Expr) -> str | None:
@@ -431,11 +410,8 @@ class Query:
         node = node.unnest()
         if isinstance(node, exp.Cast):
             return self._is_key(node.this, select)
-        if isinstance(node, exp.Anonymous | exp.Coalesce) and _function(node) == "coalesce":
-            parts = node.expressions if isinstance(node, exp.Anonymous) else [
-                node.this, *node.expressions
-            ]  # fmt: skip
-            return all(self._is_key(one, select) for one in parts)
+        if isinstance(node, exp.Anonymous) and _function(node) == "coalesce":
+            return all(self._is_key(one, select) for one in node.expressions)
         return isinstance(node, exp.Column) and any(
             table_of(node) in ("", alias_of(one)) and self._key_name(one) == name_of(node)
             for one in relations_of(select)
@@ -500,18 +476,15 @@ def compared_with_claims(
                 column = column.unnest()
                 column = column.this if isinstance(column, exp.Cast) else column
                 if not isinstance(column, exp.Column) or value.find(exp.From):
-                    inner = value.find(exp.Select)
-                    if not isinstance(column, exp.Column) or inner is None or inner.find(exp.From):
-                        continue
-                if is_about_users(text_of(column)) or not is_about_users(text_of(value)):
                     continue
-                keys = [one.this for one in value.find_all(exp.JSONPathKey)][::-1]
-                select = column.parent_select
-                own = {
-                    alias_of(one): name_of(one) for one in (relations_of(select) if select else ())
-                }
-                relation = own.get(table_of(column)) or next(iter(own.values()), "")
-                yield relation or table, name_of(column), keys or ["sub"]
+                if is_about_users(text_of(value)):
+                    keys = [one.this for one in value.find_all(exp.JSONPathKey)][::-1]
+                    select = column.parent_select
+                    own = {
+                        alias_of(x): name_of(x) for x in (relations_of(select) if select else ())
+                    }
+                    relation = own.get(table_of(column)) or next(iter(own.values()), table)
+                    yield relation, name_of(column), keys or ["sub"]
 
 
 def conditions_of(select: exp.Select, *, all_joins: bool = False) -> Iterator[exp.Expr]:
@@ -555,21 +528,23 @@ def _parents(node: exp.Expr | None) -> Iterator[exp.Expr]:
         node = node.parent
 
 
-def is_within(node: exp.Expr, top: exp.Expr | None = None) -> bool:
+def is_within(node: exp.Expr) -> bool:
     """Return whether a node is in a condition or a column of a query."""
-    for one in _parents(node):
-        if one is top:
-            return False
-        if isinstance(one, exp.Where | exp.Having) or (
-            isinstance(one.parent, exp.Select | exp.Join) and one.arg_key in ("expressions", "on")
-        ):
-            return True
-    return False
+    return any(
+        isinstance(one, exp.Where | exp.Having)
+        or (isinstance(one.parent, exp.Select | exp.Join) and one.arg_key in ("expressions", "on"))
+        for one in _parents(node)
+    )
 
 
-def is_within_of(node: exp.Expr, select: exp.Select) -> bool:
-    """Return whether a node belongs to a select within another."""
-    return node.parent_select is not select
+def _aggregates(select: exp.Select) -> bool:
+    """Return whether a select makes one row of several."""
+    return any(
+        _function(one) in _AGGREGATES
+        and not isinstance(one.parent, exp.Window)
+        and one.parent_select is select
+        for one in select.find_all(exp.Func)
+    )
 
 
 def _function(node: exp.Expr) -> str:
