@@ -9,9 +9,9 @@
 -- still hold. What narrows the search decides which rows are hits, and not who sees one.
 
 -- The filters of conditions of a drop-in: objects with field, op and value, or any or all with more
--- conditions; null has none. Without a value no row meets one, unless keeps_all; same is also true
--- of two nulls, is_text of the text of a JSON value. None of lists that are longer than a search
--- takes: a filter that is not there leaves no row out.
+-- conditions; null has none. Without a value no row meets one, unless keeps_all. is_text: of the
+-- text of a JSON value. None of lists that are longer than a search takes: a filter that is not
+-- there leaves no row out.
 create function knowledge_internal.adopted_filters(conditions jsonb) returns jsonb
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -48,12 +48,7 @@ begin
       filters := jsonb_build_array(condition);
     elsif value = 'null' then
       continue when condition ? 'keeps_all';
-      filters := jsonb_build_array(
-        case when op = 'same' then condition - 'value' || '{"op": "is_null"}'
-          else condition - 'keeps_all' || '{"op": "in", "value": []}' end
-      );
-    elsif op = 'same' then
-      filters := jsonb_build_array(condition || '{"op": "eq"}');
+      filters := jsonb_build_array(condition || '{"op": "in", "value": []}');
     elsif op = 'is_text' then
       continue when exists (
         select from jsonb_array_elements_text(value) as listed (text) where listed.text ~ composite

@@ -274,6 +274,11 @@ SHAPES = {
          order by ts_rank(n.fts, websearch_to_tsquery('english', query_text)) desc
          limit match_count offset 0""",
     ),
+    "begin atomic": (
+        "", "sql", "begin atomic "
+        + MINE.replace("from notes", "from public.notes").replace(
+            "<=>", "operator(extensions.<=>)") + "; end",
+    ),
     "what is executed": (
         "", "plpgsql", "begin return query execute 'select n.id, n.content from notes n where"
         " n.user_id = $3 and n.fts @@ plainto_tsquery($1) order by ts_rank(n.fts,"
@@ -309,7 +314,10 @@ def create(
 ) -> None:
     returns = returns or "table (id bigint, content text)"
     values = {"returns": returns, "language": language, "body": body, "security": security}
-    connection.execute(FUNCTION.format(**values).encode())
+    text = FUNCTION.format(**values)
+    if body.startswith("begin atomic"):
+        text = text.replace("as $f$", "").replace("$f$", "")
+    connection.execute(text.encode())
 
 
 def rows_of(
@@ -343,6 +351,8 @@ def check(connection: Connection) -> None:
     assert len(found) == len({*found}) == ASKED
     assert max(found) <= OF_ANNA
     assert [user for user in call.users if user[2] < user[1]] == []
+    if re.search(r"user_id = auth|asking :=", call.function.body):
+        assert [user for user, _, _ in call.users if user != "the owner"] != []
     # Without the old query, which fills up an answer.
     (statement,) = (one for one in call.statements if "drop_in_hits" in one)
     connection.execute(re.sub(r"(\) as old .*\n *where ).*", r"\1false", statement).encode())

@@ -142,12 +142,7 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
             with database.connection.transaction() as outer:
                 for statement in call.statements:
                     database.connection.execute(statement.encode())
-                try:
-                    with database.connection.transaction():
-                        compare(database, call)
-                except psycopg.Error as error:
-                    if not call.undecided:
-                        call.notes.append(f"not compared: {error.diag.message_primary}")
+                compare(database, call)
                 if call.undecided or not run:
                     raise psycopg.Rollback(outer)
         except psycopg.Error as error:
@@ -183,25 +178,30 @@ def compare(database: Database, call: "DropIn") -> None:
         return sum(count for (count,) in filter(None, found))
 
     for shown, claims in [("the owner", None), *_users(database, call)]:
-        with database.connection.transaction(force_rollback=True):
-            given = json.dumps({**claims, "role": "authenticated"}) if claims else ""
-            database.connection.execute(_CLAIMS, [given])
-            if claims and "authenticated" in function.roles:
-                database.execute(
-                    "grant execute on function {function} to authenticated",
-                    function=sql.SQL(call.kept),
-                )
-                database.connection.execute("set local role authenticated")
-            before = rows(old_function)
-            try:
+        before = None
+        try:
+            with database.connection.transaction(force_rollback=True):
+                given = json.dumps({**claims, "role": "authenticated"}) if claims else ""
+                database.connection.execute(_CLAIMS, [given])
+                if claims and "authenticated" in function.roles:
+                    database.execute(
+                        "grant execute on function {function} to authenticated",
+                        function=sql.SQL(call.kept),
+                    )
+                    database.connection.execute("set local role authenticated")
+                before = rows(old_function)
                 now = rows(new_function)
-            except psycopg.Error as error:
-                call.undecided.append(f"it does not fit: {error.diag.message_primary}")
-                raise
+        except psycopg.Error as error:
+            message = f"{shown}: {error.diag.message_primary}"
+            if before is None:
+                call.notes.append(f"not compared as {message}")
+            else:
+                call.undecided.append(f"it does not fit {message}")
+            continue
         call.users.append((shown, before, now))
         if now < before:
             call.undecided.append(f"{shown} gets {now} rows, and {before} before")
-    if len(call.users) == 1 and call.is_about_users:
+    if len(call.users) < 2 and call.is_about_users:
         call.notes.append("compared without a user, so the comparison shows nothing of users")
 
 

@@ -19,15 +19,14 @@ from second_brain.adoption.queries import (
 )
 
 # The types whose values a filter compares as the condition does, each with the type of its value.
-# Not so: citext, char(n), float4, arrays, and the order of texts and enums.
+# Not so: dates, citext, char(n), float4, arrays, and the order of texts and enums.
 _VALUES = {
     **dict.fromkeys(("text", "varchar", "enum"), "text"),
     **dict.fromkeys(("int2", "int4", "int8", "numeric"), "numeric"),
-    **{name: name for name in ("uuid", "bool", "float8", "date", "timestamp", "timestamptz")},
+    **{name: name for name in ("uuid", "bool", "float8", "timestamp", "timestamptz")},
 }
 _COMPARED: dict[type[exp.Expr], str] = {
     exp.EQ: "eq",
-    exp.NullSafeEQ: "same",
     exp.NEQ: "ne",
     exp.GT: "gt",
     exp.LT: "lt",
@@ -37,7 +36,7 @@ _COMPARED: dict[type[exp.Expr], str] = {
     exp.ArrayContainsAll: "contains",
 }
 _MIRRORED = {"gt": "lt", "lt": "gt", "gte": "lte", "lte": "gte", "contains": ""}
-_TIMES = ("date", "timestamp", "timestamptz")
+_TIMES = ("timestamp", "timestamptz")
 _JSON_TEXT = "text of JSON"
 _MOST_GROUPS = 4  # in one another
 _MOST_KEYS = 1000  # of a list in a filter
@@ -107,12 +106,6 @@ def _condition(
         if any(always):
             text = f"case when {' or '.join(filter(None, always))} then null else {text} end"
         return text
-    if isinstance(bare, exp.Between):
-        low, high = (
-            kind(this=bare.this.copy(), expression=bare.args[name].copy())
-            for kind, name in ((exp.GTE, "low"), (exp.LTE, "high"))
-        )
-        return _condition(exp.And(this=low, expression=high), query, leaf, groups)
     is_not = isinstance(bare, exp.Not) or bool(bare.args.get("negate"))
     bare = bare.this.unnest() if isinstance(bare, exp.Not) else bare
     if isinstance(bare, exp.Is):
@@ -165,9 +158,6 @@ def _comparison(bare: exp.Expr, query: Query, leaf: Leaf, *, is_not: bool) -> st
         type_, operator = "text", {"eq": "is_text", "in": "is_text"}.get(operator, "")
     elif (type_ in _TIMES and is_list) or (type_ in ("text", "uuid") and operator in _MIRRORED):
         type_ = None
-    elif type_ == "date":
-        # The value can be a time of a day: its date is less.
-        operator = {"lt": "lte", "ne": ""}.get(operator, operator)
     if type_ is None or not operator:
         return None
     text = f"({text})::{type_}{'[]' * is_list}"

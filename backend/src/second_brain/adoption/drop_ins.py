@@ -6,6 +6,7 @@ columns, joins, conditions, scores, and what the body does before. The old query
 statement: it fills up an answer that has fewer rows than were asked for.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +119,10 @@ select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, pro
  -- A name has at most 63 bytes. A body that may name the function keeps this name, elsewhere.
  cross join lateral (
          select case
-                  when strpos(lower(proc.prosrc), lower(proc.proname) || '.') > 0
+                  when strpos(
+                    lower(coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc)),
+                    lower(proc.proname) || '.'
+                  ) > 0
                     then array[%(internals)s, proc.proname]
                   else array[
                     namespace.nspname,
@@ -154,6 +158,7 @@ _ASSIGNED = re.compile(
     r"\s*(?:(?:declare|begin|then|else)\s+)*(\w+)[\w\s.()]*?(?::=|=|\bdefault\b)(.+)",
     re.DOTALL | re.IGNORECASE,
 )
+_SELECTED = re.compile(r"(?:\s*(?:begin|then|else)\b)*\s*(select\b.*)", re.DOTALL | re.IGNORECASE)
 _MANY = 10  # times as many hits as rows where a condition is no filter
 # A returned query of a drop-in. {limit}: or all; the old query has the rows that are missing.
 _ANSWER = """with drop_in_hits as materialized (
@@ -317,7 +322,8 @@ class DropIn:
 
     `notes`: what differs. `left`: why the function stays as it is. `undecided`: why it may return
     other rows or columns than the old function; a person decides. `parts`: the places of the
-    arguments by what they are, from 1.
+    arguments by what they are, from 1. `claims`: variables that are claims of the caller;
+    `trees`: statements that set variables.
 
     `users`: the owner and users with few rows, and how many rows both functions return to each for
     `asked` rows as questions.
@@ -331,6 +337,8 @@ class DropIn:
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     left: str | None = None
+    claims: set[str] = field(default_factory=set)
+    trees: list[exp.Expr] = field(default_factory=list)
     asked: int = 0
     users: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -387,11 +395,11 @@ class DropIn:
 
         Of its queries, and of the policies of the table where the function runs as its caller.
         """
-        trees: list[exp.Expr] = [one.tree for one in self.queries]
+        trees = [*self.trees, *(one.tree for one in self.queries)]
         if self.function.roles and self.source.has_policies:
             for policy in policies:
                 trees += queries.parsed(f"select from {self.source.as_sql} where {policy}")
-        yield from queries.compared_with_claims(trees, self.source.name)
+        yield from queries.compared_with_claims(trees, self.source.name, self.claims)
 
     @property
     def kept(self) -> str:
@@ -428,15 +436,20 @@ class DropIn:
         declared = _DECLARED.match(code)
         names = {name for name, _, _ in function.arguments}
         names |= {f"${place}" for place in range(1, len(function.arguments) + 1)}
-        asked = {f"${self.parts['question']}", self.named("question") or ""} if "question" in (
-            self.parts
-        ) else set()  # fmt: skip
-        # A variable that is made of the question is one, too.
-        for statement in code.split(";") if asked else ():
-            one = _ASSIGNED.match(statement)
-            if one and any(re.search(rf"(?<![\w$]){re.escape(x)}(?!\w)", one[2]) for x in asked):
+        asked = set()
+        if "question" in self.parts:
+            asked = {f"${self.parts['question']}", str(self.named("question"))}
+        # A variable that is made of the question, or of a claim, is one, too.
+        parts = queries.parts_of(code)
+        for one in filter(None, map(_ASSIGNED.match, parts)):
+            if any(re.search(rf"(?<![\w$]){re.escape(x)}(?!\w)", one[2]) for x in asked):
                 asked.add(one[1].lower())
-        for statement in declared[1].split(";") if declared else ():
+            if queries.is_about_users(one[2]):
+                self.claims.add(one[1].lower())
+        for one in filter(None, map(_SELECTED.match, parts if declared else ())):
+            with contextlib.suppress(Unknown):
+                self.trees += queries.parsed(one[1])
+        for statement in queries.parts_of(declared[1]) if declared else ():
             names |= {word.lower() for word in statement.split()[:1]}
         returned = queries.statements(body, function.language)
         columns = {name for table in self.source.tables.values() for name in table}

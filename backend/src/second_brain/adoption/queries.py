@@ -170,6 +170,11 @@ def statements(body: str, language: str) -> list[tuple[int, int, str]]:
     return found
 
 
+def parts_of(body: str) -> list[str]:
+    """Return the statements of a body."""
+    return [one[0] for one in _STATEMENT.finditer(body)]
+
+
 def executed(text: str, arguments: Sequence[str], columns: Collection[str]) -> str | None:
     """Return the query of `execute` with the values of `using`; None for another statement.
 
@@ -304,12 +309,12 @@ class Query:
 
     def _is_joined_by_key(self, select: exp.Select, table: exp.Expr) -> bool:
         alias = alias_of(table)
-        joins = select.args.get("joins") or []
+        joins = [join for _, join in _joined(select) if join is not None]
         using = [name_of(one) for join in joins for one in join.args.get("using") or ()]
         return self.source.key in using or any(
             isinstance(bare := side.unnest(), exp.Column)
             and (table_of(bare), name_of(bare)) == (alias, self.source.key)
-            for one in conditions_of(select, all_joins=True)
+            for one in (one.unnest() for one in conditions_of(select, all_joins=True))
             for side in ((one.left, one.right) if isinstance(one, exp.EQ) else ())
         )
 
@@ -462,12 +467,14 @@ class Query:
                 if condition in leaf.words:
                     condition.replace(exp.true())
             for table in list(filter(self._is_source, relations_of(one))):
-                table.replace(exp.table_(rows, alias=exp.to_identifier(leaf.alias, quoted=True)))
+                other = exp.table_(rows, alias=exp.to_identifier(leaf.alias, quoted=True))
+                other.set("joins", table.args.get("joins"))
+                table.replace(other)
         return text_of(tree.select(key, copy=False), pretty=True)
 
 
 def compared_with_claims(
-    trees: Sequence[exp.Expr], table: str
+    trees: Sequence[exp.Expr], table: str, variables: Collection[str]
 ) -> Iterator[tuple[str, str, list[str]]]:
     """Yield the columns that are compared with a claim: table, column, path of the claim."""
     for tree in trees:
@@ -477,7 +484,7 @@ def compared_with_claims(
                 column = column.this if isinstance(column, exp.Cast) else column
                 if not isinstance(column, exp.Column) or value.find(exp.From):
                     continue
-                if is_about_users(text_of(value)):
+                if is_about_users(text_of(value)) or name_of(value) in variables:
                     keys = [one.this for one in value.find_all(exp.JSONPathKey)][::-1]
                     select = column.parent_select
                     own = {
@@ -491,8 +498,8 @@ def conditions_of(select: exp.Select, *, all_joins: bool = False) -> Iterator[ex
     """Yield the conditions of a select and of its joins that restrict rows."""
     where = select.args.get("where")
     yield from _conjuncts(where.this if where else None)
-    for join in select.args.get("joins") or []:
-        if all_joins or not join.side:
+    for _, join in _joined(select):
+        if join is not None and (all_joins or not join.side):
             yield from _conjuncts(join.args.get("on"))
 
 
@@ -516,10 +523,22 @@ def table_of(column: exp.Expr) -> str:
 
 
 def relations_of(select: exp.Select) -> list[exp.Expr]:
-    """Return what a select is from, with its joins."""
-    from_ = select.args.get("from_")
-    found = [from_.this] if from_ is not None else []
-    return found + [one.this for one in select.args.get("joins") or []]
+    """Return what a select is from, with its joins, also those in brackets."""
+    return [one for one, _ in _joined(select)]
+
+
+def _joined(node: exp.Expr) -> Iterator[tuple[exp.Expr, exp.Join | None]]:
+    from_ = node.args.get("from_")
+    if from_ is not None:
+        yield from _joined(from_.this)
+    elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
+        yield from _joined(node.this)
+    elif not isinstance(node, exp.Select):
+        yield node, None
+    for join in node.args.get("joins") or []:
+        (first, _), *others = _joined(join.this)
+        yield first, join
+        yield from others
 
 
 def _parents(node: exp.Expr | None) -> Iterator[exp.Expr]:
