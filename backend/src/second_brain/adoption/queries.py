@@ -331,7 +331,12 @@ class Query:
                 raise Unknown(f"it orders by {text_of(order.expressions[0])}")
         conditions = [one for one in conditions_of(select) if one != exp.true()]
         words = [one for one in conditions if self._is_of_words(one)]
-        kept = [one for one in conditions if one not in words and not _is_distance(one)]
+        # "embedding is not null" is true of what a search by an embedding finds.
+        kept = [
+            one
+            for one in conditions
+            if one not in words and not _is_distance(one) and not self._is_of_vectors(one)
+        ]
         return Leaf(select, alias_of(table), kept, words)
 
     def _is_retrieval(self, node: exp.Expr, select: exp.Select) -> bool:
@@ -341,6 +346,11 @@ class Query:
         named = {one.alias: one.this for one in select.expressions if isinstance(one, exp.Alias)}
         reads = [node, *(named[one.name] for one in node.find_all(exp.Column) if one.name in named)]
         return any(_operator(part) or _is_text(part) for one in reads for part in one.walk())
+
+    def _is_of_vectors(self, condition: exp.Expr) -> bool:
+        """Return whether a condition reads embeddings alone."""
+        kinds = {self.source.columns.get(name_of(one)) for one in condition.find_all(exp.Column)}
+        return bool(kinds) and kinds <= {"vector", "halfvec"}
 
     def _is_of_words(self, condition: exp.Expr) -> bool:
         """Return whether a condition is `@@` or a rank of the question, or one or a distance."""
