@@ -149,7 +149,7 @@ def test_a_function_is_replaced_and_comes_back(named: Named) -> None:
     named.adopt()
     before = named.run(ANSWERED).fetchall()
     (call,) = calls.keep(Database(named.connection), "named", run=True)
-    assert (call.undecided, call.asked, call.old_rows, call.new_rows) == ([], 2, 0, [])
+    assert (call.undecided, call.users, call.asked) == ([], [("the owner", 4, 4)], 2)
     assert not [note for note in call.notes if note.startswith("not compared")]
     assert named.run(ANSWERED).fetchall() == before
     for statement in replaced.undo(Database(named.connection), "named"):

@@ -29,6 +29,10 @@ STEPS = {
 ANA, BEN = "a0000000-0000-0000-0000-00000000000a", "b0000000-0000-0000-0000-00000000000b"
 # Words of the rows of the projects that are tried.
 TRIED = {"guide": "printer", "membership": "team", "chunks": "turn"}
+CALLS = {
+    "guide": "public.hybrid_search('printer jams', '[0.1, 0.8, 0.4]', 2)",
+    "membership": "public.search_pages('[1, 0, 0]')",
+}
 
 pytestmark = [
     pytest.mark.module("adoption"),
@@ -123,7 +127,10 @@ def test_following_the_skill_adds_a_search_and_takes_it_away(
         for title in ("Install", "Adopt", "Let users search", "Keep the old calls"):
             for block in STEPS[title]:
                 follower.run(block, DIMENSIONS=str(dimensions_of(path)))
-        (verify,) = STEPS["Verify"]
+        verify, compare = STEPS["Verify"]
+        if path.stem in CALLS:
+            said = follower.run(compare, CALL=CALLS[path.stem])
+            assert "before 2, after 2" in said
         said = follower.run(verify)
         counts = re.search(r"^ +(\d+) \| +(\d+)$", said, re.MULTILINE)
         assert count is not None

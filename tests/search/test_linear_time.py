@@ -87,6 +87,8 @@ CALLS = {
     "words": "select knowledge_internal.has_word('a', null, {text}),"
     " knowledge_internal.without_accents({text})",
     "snippets": "select knowledge_internal.snippet({text}, 'english', '{{a,b,1}}', 3)",
+    "drop-ins": "select knowledge_internal.adopted_filters(jsonb_build_array("
+    "jsonb_build_object('field', 'metadata.a', 'op', 'is_text', 'value', ({text})::text)))",
     "substrings": "select knowledge_internal.identifiers_of(null, {text})",
 }
 

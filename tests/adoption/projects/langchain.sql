@@ -1,4 +1,4 @@
--- LangChain's SupabaseVectorStore and its SupabaseHybridSearch: match_documents, kw_match_documents.
+-- LangChain's SupabaseVectorStore and n8n's: match_documents; SupabaseHybridSearch: kw_match_documents.
 -- adopt: public.documents --model m
 create table public.documents (
   id uuid primary key,
@@ -50,3 +50,9 @@ insert into public.documents values
 -- call: select right(id::text, 1) from kw_match_documents('when to rotate a key', 5)
 -- before: 1
 -- after: 1 3
+-- call: select right(id::text, 1) from match_documents(query_embedding => '[1, 0, 0]', filter => '{"page": 4}') limit 1
+-- before: 1
+-- after: 1
+-- call: select id from match_documents(query_embedding => '[1, 0, 0]', filter => null)
+-- before:
+-- after:

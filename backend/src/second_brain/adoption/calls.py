@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -19,11 +19,9 @@ from second_brain.services.install import Database
 
 if TYPE_CHECKING:
     from second_brain.adoption.drop_ins import DropIn
-    from second_brain.adoption.queries import Source
 
 _QUESTIONS = 20
 _ROWS = 10  # that a comparison asks for
-_ALL_ROWS = 1_000_000
 
 # The functions of exposed schemas that search a table and are no drop-ins: they have an embedding
 # as an argument, or search by words or distances, and name the table.
@@ -85,16 +83,11 @@ select proc.oid::regprocedure::text
 _ASKED = """
 select {columns}, array_to_string((regexp_split_to_array(btrim(adopted.content), '\\s+'))[1:5], ' ')
   from {table} as source
-  join knowledge_internal.{view} as adopted on {joined}
+  join knowledge_internal.{view} as adopted on adopted.key_1 = {key}
  order by sha256(convert_to(({key})::text, 'UTF8'))
  limit %(most)s
 """
-_ANSWERED = "select {key} from {function}({given}) as answer"
-# What identifies a row of a result without the key of the table: all values but numbers.
-_VALUES = """
-(select string_agg(field.value #>> '{}', ' ') from jsonb_each(to_jsonb(answer)) as field
-  where jsonb_typeof(field.value) <> 'number')
-"""
+_ANSWERED = "select count(*) from {function}({given})"
 # Whose policies, and the value of a column that the fewest rows have.
 _POLICIES = """
 select pg_catalog.pg_get_expr(policy.polqual, policy.polrelid)
@@ -115,33 +108,6 @@ select source.{column}::text from {table} as source
  where source.{column} is not null group by 1 order by count(*), 1 limit 1
 """
 _CLAIMS = "select set_config('request.jwt.claims', %s, true)"
-# Conditions on a column that all rows of both answers meet, and no row that is new.
-_CONDITIONS = """
-select found.name || ' ' || case
-         when found.is_null then 'is null'
-         when found.is_not_null then 'is not null'
-         when found.is_later then '> now()'
-         when found.is_past then '<= now()'
-         when cardinality(found.olds) = 1 and found.olds[1] <> all (array_remove(found.news, null))
-           then '= ' || quote_literal(found.olds[1])
-       end
-  from (
-    select field.name,
-           bool_and((field.value is null) <> given.is_new) as is_null,
-           bool_and((field.value is null) = given.is_new) as is_not_null,
-           bool_and((field.is_later <> given.is_new) is true) as is_later,
-           bool_and((field.is_later = given.is_new) is true) as is_past,
-           array_agg(distinct field.value) filter (where not given.is_new) as olds,
-           array_agg(distinct field.value) filter (where given.is_new) as news
-      from {table} as source
-     cross join lateral (select {key} = any (%(new)s) as is_new) as given
-     cross join lateral (values {fields}) as field (name, value, is_later)
-     where {key} = any (%(new)s || %(old)s)
-     group by field.name
-    having count(distinct given.is_new) = 2
-  ) as found
-"""
-_TIMES = ("date", "timestamp", "timestamptz")
 
 
 def searching(database: Database, source: str) -> list[str]:
@@ -176,11 +142,7 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
             with database.connection.transaction() as outer:
                 for statement in call.statements:
                     database.connection.execute(statement.encode())
-                try:
-                    with database.connection.transaction():
-                        compare(database, call)
-                except psycopg.Error as error:
-                    call.notes.append(f"not compared: {error.diag.message_primary}")
+                compare(database, call)
                 if call.undecided or not run:
                     raise psycopg.Rollback(outer)
         except psycopg.Error as error:
@@ -193,65 +155,53 @@ def compare(database: Database, call: "DropIn") -> None:
     source, function = call.source, call.function
     # The old function can need the search_path of its callers.
     database.connection.execute("select set_config('search_path', %s, true)", [call.search_path()])
-    keys = [_name(name) for name in source.key]
     asked = database.execute(
         _ASKED,
         {"most": _QUESTIONS},
         columns=_texts(source.columns),
         table=_name(source.schema, source.name),
         view=sql.Identifier(view_name(source.adoption)),
-        joined=sql.SQL(" and ").join(
-            sql.SQL("adopted.{} = source.{}").format(sql.Identifier(f"key_{place}"), name)
-            for place, name in enumerate(keys, 1)
-        ),
-        key=_key("source", source),
+        key=_name("source", source.key),
     ).fetchall()
-    has_key = function.returns_rows or {name for name, _ in function.columns} >= source.key.keys()
-    new_function, old_function = (
-        database.install.composed(
-            _ANSWERED,
-            key=_key("answer", source) if has_key else sql.SQL(_VALUES),
-            function=_name(*name),
-            given=_arguments(call),
-        )
-        for name in ((function.schema, function.name), (function.before_schema, function.before))
+    old_function, new_function = (
+        database.install.composed(_ANSWERED, function=_name(*name), given=_arguments(call))
+        for name in ((function.before_schema, function.before), (function.schema, function.name))
     )
-    new: set[str] = set()
-    shared: set[str] = set()
-    call.both_rows = call.old_rows = 0
-    values = [{f"value_{place}": value for place, value in enumerate(row)} for row in asked]
-
-    def answer(query: sql.Composed, given: Mapping[str, Any], most: int = _ROWS) -> list[str]:
-        rows = database.connection.execute(query, {**given, "most": most}).fetchall()
-        return [key for (key,) in rows]
-
-    for given in values:
-        found, first = answer(new_function, given), answer(old_function, given)
-        old = set(answer(old_function, given, _ALL_ROWS))
-        call.both_rows += sum(key in old for key in found)
-        call.old_rows += sum(key not in found for key in first)
-        new |= set(found) - old
-        shared |= old.intersection(found)
     call.asked = len(asked)
-    call.new_rows = sorted(new)
-    call.conditions = _conditions(database, source, list(new), list(shared))
-    for shown, claims in _users(database, call):
-        with database.connection.transaction(force_rollback=True):
-            database.connection.execute(_CLAIMS, [json.dumps({**claims, "role": "authenticated"})])
-            if "authenticated" in function.roles:
-                database.execute(
-                    "grant execute on function {function} to authenticated",
-                    function=sql.SQL(call.kept),
-                )
-                database.connection.execute("set local role authenticated")
-            before, now = (
-                sum(len(answer(query, given)) for given in values)
-                for query in (old_function, new_function)
-            )
+    values: list[dict[str, Any]] = [
+        {"most": _ROWS} | {f"value_{place}": value for place, value in enumerate(row)}
+        for row in asked
+    ]
+
+    def rows(query: sql.Composed) -> int:
+        found = [database.connection.execute(query, given).fetchone() for given in values]
+        return sum(count for (count,) in filter(None, found))
+
+    for shown, claims in [("the owner", None), *_users(database, call)]:
+        before = None
+        try:
+            with database.connection.transaction(force_rollback=True):
+                given = json.dumps({**claims, "role": "authenticated"}) if claims else ""
+                database.connection.execute(_CLAIMS, [given])
+                if claims and "authenticated" in function.roles:
+                    database.execute(
+                        "grant execute on function {function} to authenticated",
+                        function=sql.SQL(call.kept),
+                    )
+                    database.connection.execute("set local role authenticated")
+                before = rows(old_function)
+                now = rows(new_function)
+        except psycopg.Error as error:
+            message = f"{shown}: {error.diag.message_primary}"
+            if before is None:
+                call.notes.append(f"not compared as {message}")
+            else:
+                call.undecided.append(f"it does not fit {message}")
+            continue
         call.users.append((shown, before, now))
         if now < before:
-            call.undecided.append(f"a user with {shown} gets {now} rows, and {before} before")
-    if not call.users and call.is_about_users:
+            call.undecided.append(f"{shown} gets {now} rows, and {before} before")
+    if len(call.users) < 2 and call.is_about_users:
         call.notes.append("compared without a user, so the comparison shows nothing of users")
 
 
@@ -272,7 +222,7 @@ def _users(database: Database, call: "DropIn") -> Iterator[tuple[str, dict[str, 
             claims: Any = value[0]
             for key in reversed(path):
                 claims = {key: claims}
-            yield f"{column} = {value[0]}", claims
+            yield f"a user with {column} = {value[0]}", claims
 
 
 def _name(*parts: str) -> sql.Identifier:
@@ -284,19 +234,12 @@ def _texts(columns: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(sql.SQL("source.{}::text").format(_name(one)) for one in columns)
 
 
-def _key(relation: str, source: "Source") -> sql.Composed:
-    """Return SQL for the key of a row as one text."""
-    return sql.SQL("jsonb_build_array({})::text").format(
-        sql.SQL(", ").join(sql.SQL("{}::text").format(_name(relation, name)) for name in source.key)
-    )
-
-
 def _arguments(call: "DropIn") -> sql.Composed:
     """Return the arguments of a function in a comparison; values are those of a row asked for."""
     function, source = call.function, call.source
     values = {name: f"%(value_{place})s" for place, name in enumerate(source.columns)}
     parts = {
-        "embedding": values.get(source.vector() or ""),
+        "embedding": values.get(source.vector or ""),
         "question": f"%(value_{len(values)})s",
         "count": "%(most)s",
         "threshold": "2" if "distance" in (call.named("threshold") or "").lower() else "-1",
@@ -320,34 +263,6 @@ def _arguments(call: "DropIn") -> sql.Composed:
             type_ = type_.replace("%", "%%")
             given.append(sql.SQL(f"{name}({value or 'null'})::{type_}"))
     return sql.SQL(", ").join(given)
-
-
-def _conditions(
-    database: Database, source: "Source", new: list[str], shared: list[str]
-) -> list[str]:
-    """Return what all rows of both answers meet, and no row that is new.
-
-    None where results have no key of the table: they are not its rows.
-    """
-    fields = [
-        sql.SQL("({}, source.{}::text, {})").format(
-            sql.Literal(_name(name).as_string(None)),
-            _name(name),
-            sql.SQL("source.{} > now()" if kind in _TIMES else "null::boolean").format(_name(name)),
-        )
-        for name, kind in source.columns.items()
-        if kind not in ("vector", "halfvec", "tsvector") and name not in source.key
-    ]
-    if not new or not shared or not fields:
-        return []
-    rows = database.execute(
-        _CONDITIONS,
-        {"new": new, "old": shared},
-        key=_key("source", source),
-        fields=sql.SQL(", ").join(fields),
-        table=_name(source.schema, source.name),
-    ).fetchall()
-    return sorted(condition for (condition,) in rows if condition is not None)
 
 
 def migration(calls: "Sequence[DropIn]", name: str) -> str:

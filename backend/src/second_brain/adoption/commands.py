@@ -235,17 +235,9 @@ def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run
             typer.echo(f"  decide: {printable(reason)}")
         for note in one.notes:
             typer.echo(f"  note: {printable(note)}")
-        if one.asked:
-            typer.echo(
-                f"  {number(one.asked, 'question')}: {number(one.both_rows, 'row')} of both,"
-                f" {one.old_rows} of the old one alone, {len(one.new_rows)} of the new one alone"
-            )
         for user, old, new in one.users:
-            typer.echo(f"  as a user with {printable(user)}: {old} rows before, {new} now")
-        for key in one.new_rows[:20]:
-            typer.echo(f"  new: {printable(key[:_SHOWN])}")
-        for condition in one.conditions:
-            typer.echo(f"  seems to be missing: {printable(condition)}")
+            asked = number(one.asked, "question")
+            typer.echo(f"  {printable(user)}: {old} rows before, {new} now, for {asked}")
     if not found:
         typer.echo(f"{name}: no function to replace.")
     elif not run:

@@ -1,21 +1,21 @@
 """Drop-ins: functions over this search with the name, arguments and result of old ones.
 
-A drop-in keeps the header of the old function, its conditions on rows, and, where its query is one
-plain select, its columns and its joins too. Only the retrieval is replaced: adopted_hits returns
-the keys of rows, best first, and the drop-in reads them from the table with the rights of the old
-function.
+A drop-in is the old function with other rows to choose from: in each query that it returns, the
+adopted table is the hits of adopted_hits, and the order is theirs. All else stays as it is written:
+columns, joins, conditions, scores, and what the body does before. The old query follows in the same
+statement: it fills up an answer that has fewer rows than were asked for.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from second_brain.adoption import queries, replaced
-from second_brain.adoption.queries import Conditions, Source, literal, quoted
+from second_brain.adoption import conditions, queries, replaced
+from second_brain.adoption.queries import Query, Source, Unknown, literal, quoted
 from second_brain.services.install import Database
 
 _SOURCE = """
@@ -54,14 +54,6 @@ select exists (
             and document.source_row ->> 'adoption' is distinct from %(name)s
        )
 """
-_UNIQUE = """
-select class.relname, attribute.attname
-  from pg_catalog.pg_index as index
-  join pg_catalog.pg_class as class on class.oid = index.indrelid
-  join pg_catalog.pg_attribute as attribute
-    on attribute.attrelid = index.indrelid and attribute.attnum = index.indkey[0]
- where index.indisunique and index.indnkeyatts = 1 and index.indpred is null
-"""
 _TABLES = """
 select class.relname, array_agg(attribute.attname::text)
   from pg_catalog.pg_class as class
@@ -76,7 +68,8 @@ _FUNCTION = """
 select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, proc.proname),
        format('%%I.%%I', before.schema, before.name), proc.oid::regprocedure::text,
        pg_catalog.pg_get_functiondef(proc.oid),
-       coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc), proc.prosecdef,
+       coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc), language.lanname,
+       proc.prosecdef,
        array_to_string(proc.proconfig, ',') ~ 'search_path=',
        coalesce((
          select jsonb_agg(array[
@@ -120,12 +113,16 @@ select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, pro
        coalesce(pg_catalog.obj_description(kept.oid, 'pg_proc'), '')
          ~ '^Was .* before the adoption '
   from pg_catalog.pg_proc as proc
+  join pg_catalog.pg_language as language on language.oid = proc.prolang
   join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
   join pg_catalog.pg_class as class on class.oid = %(source)s::regclass
  -- A name has at most 63 bytes. A body that may name the function keeps this name, elsewhere.
  cross join lateral (
          select case
-                  when strpos(lower(proc.prosrc), lower(proc.proname) || '.') > 0
+                  when strpos(
+                    lower(coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc)),
+                    lower(proc.proname) || '.'
+                  ) > 0
                     then array[%(internals)s, proc.proname]
                   else array[
                     namespace.nspname,
@@ -142,20 +139,50 @@ select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, pro
    and kept.proname = before.name
  where proc.oid = %(signature)s::regprocedure
 """
-_ROLES = (
+_PARTS = (
     ("text_weight", r"(p_|match_)?(full_?text|text|keyword|bm25|lexical|fts)_weight"),
     ("vector_weight", r"(p_|match_)?(semantic|vector|embedding)_weight"),
     ("rrf_k", r".*rrf_?k.*"),
     ("threshold", r".*(threshold|min_?similarity|min_?relevance|max_?distance).*"),
 )
-_OF_SOURCE = ("", "source")  # how the view of an adoption names a column of the table
 _COUNT = r".*(count|limit|top_?k|max_results).*|(p_)?k"
-# Literals of the header can have any text.
-_PART = rf"((?>{queries.QUOTED}|[^'\"])*?)"
-_HEADER = re.compile(
-    rf"{_PART}\n LANGUAGE \w+{_PART}(?:AS \$|\nBEGIN ATOMIC|\n ?RETURN ).*", re.DOTALL
+_OF_SOURCE = ("", "source")  # how the view of an adoption names a column of the table
+_ATOMIC = re.compile(r"\s*BEGIN ATOMIC\s(.*)END\s*", re.DOTALL)
+_DECLARED = re.compile(r"\s*(?:#\w+\s+\w+\s+)*declare\b(.*?)\bbegin\b", re.DOTALL | re.IGNORECASE)
+_TEMPLATE = """  select {shown}
+    from {search} as hit
+    join {table} as source on source.{key} = (hit.key ->> {key_name})::{key_type}
+   where true -- the conditions of the old function
+   order by hit.place"""
+_ASSIGNED = re.compile(
+    r"\s*(?:(?:declare|begin|then|else)\s+)*(\w+)[\w\s.()]*?(?::=|=|\bdefault\b)(.+)",
+    re.DOTALL | re.IGNORECASE,
 )
-_FOUND = "found (found_key, found_place, found_similarity, found_score, found_text_score)"
+_SELECTED = re.compile(r"(?:\s*(?:begin|then|else)\b)*\s*(select\b.*)", re.DOTALL | re.IGNORECASE)
+_MANY = 10  # times as many hits as rows where a condition is no filter
+# A returned query of a drop-in. {limit}: or all; the old query has the rows that are missing.
+_ANSWER = """with drop_in_hits as materialized (
+  select (hit.key ->> {key_name})::{key_type} as key, hit.place
+    from {search} as hit
+), drop_in_source as materialized (
+  select source.* from drop_in_hits as hit join {table} as source on source.{key} = hit.key
+), drop_in_rows as materialized (
+  select fresh.*, hit.place from (
+    {fresh}
+  ) as fresh ({columns}, found_key)
+    join drop_in_hits as hit on hit.key = fresh.found_key
+   order by hit.place{bounds}
+)
+select {shown} from (
+  select shown.* from drop_in_rows as shown
+  union all
+  select old.*, 1000000 + row_number() over () from (
+    {old}
+  ) as old ({columns}, found_key)
+   where {is_short}
+     and not exists (select from drop_in_rows as shown where shown.found_key = old.found_key)
+) as answer ({columns}, found_key, place)
+ order by answer.place{limit}"""
 
 
 def adopted(database: Database, name: str) -> Source:
@@ -165,7 +192,7 @@ def adopted(database: Database, name: str) -> Source:
     schema, table, attributes, key, key_types, definition, embedding, *facts = row
     has_policies, has_hnsw = facts
     columns = {name: kind for name, (kind, _) in attributes.items()}
-    carried, searched, collection = _mapped(definition, columns)
+    carried, searched, collection, document = _mapped(definition, columns, key[0])
     given = {"collection": collection, "name": name}
     (is_shared,) = database.execute(_IS_SHARED, given).fetchone() or (False,)
     return Source(
@@ -174,13 +201,14 @@ def adopted(database: Database, name: str) -> Source:
         columns,
         {name: "enum" if attributes[name][1] == "e" else kind for name, kind in carried.items()},
         searched,
-        dict(zip(key, key_types, strict=True)),
+        key[0],
+        key_types[0],
         name,
         database.install,
         collection,
         is_shared,
         dict(database.execute(_TABLES).fetchall()),
-        {(table, column) for table, column in database.execute(_UNIQUE).fetchall()},
+        document,
         embedding,
         has_policies,
         has_hnsw,
@@ -188,44 +216,43 @@ def adopted(database: Database, name: str) -> Source:
 
 
 def _mapped(
-    definition: str, columns: Mapping[str, str]
-) -> tuple[dict[str, str], set[str], str | None]:
+    definition: str, columns: Mapping[str, str], key: str
+) -> tuple[dict[str, str], set[str], str | None, str | None]:
     """Return the columns that metadata has in the view of an adoption, with their types.
 
-    And those whose words are searched, and the collection that all rows are in.
+    And those whose words are searched, the collection that all rows are in, and the column that
+    external keys have.
     """
     try:
         (mapping,) = queries.parsed(definition)
-    except SqlglotError:
-        return {}, set(), None  # No filter follows from a condition then.
+    except Unknown:
+        return {}, set(), None, None  # No filter follows from a condition then.
     carried: dict[str, str] = {}
     searched: set[str] = set()
     collection: str | None = None
+    document: str | None = key
     for field_ in mapping.expressions if isinstance(mapping, exp.Select) else ():
-        named = {queries.name_of(node) for node in field_.find_all(exp.Column)}
-        if field_.alias_or_name in ("content", "title", "heading"):
+        role, value = field_.alias_or_name, field_.unalias()
+        value = value.this if isinstance(value, exp.Cast) else value
+        own = [one for one in field_.find_all(exp.Column) if queries.table_of(one) in _OF_SOURCE]
+        named = {queries.name_of(one) for one in own}
+        if role in ("content", "title", "heading"):
             searched |= named
-        if field_.alias_or_name == "collection":
-            value = field_.this.this if isinstance(field_.this, exp.Cast) else field_.this
+        elif role == "collection":
             collection = value.name if isinstance(value, exp.Literal) else None
-        if field_.alias_or_name != "metadata":
-            continue
-        named = {
-            queries.name_of(node)
-            for node in field_.find_all(exp.Column)
-            if node.text("table") in _OF_SOURCE
-        }
-        for name in named:
-            if columns.get(name) in ("json", "jsonb"):
-                carried[name] = "metadata"
-        for call in field_.find_all(exp.Anonymous):
-            for key, value in zip(call.expressions[::2], call.expressions[1::2], strict=False):
-                is_own = isinstance(value, exp.Column) and value.text("table") in _OF_SOURCE
-                name = queries.name_of(value) if is_own else ""
-                shown = key.find(exp.Literal)
-                if name in columns and shown and shown.name == name:
-                    carried[name] = columns[name]
-    return carried, searched, collection
+        elif role == "document":
+            document = queries.name_of(value) if value in own else None
+        elif role == "metadata":
+            carried |= {
+                name: "metadata" for name in named if columns.get(name) in ("json", "jsonb")
+            }
+            for call in field_.find_all(exp.Anonymous):
+                for shown, part in zip(call.expressions[::2], call.expressions[1::2], strict=False):
+                    name = queries.name_of(part) if part in own else ""
+                    text = shown.find(exp.Literal)
+                    if name in columns and text and text.name == name:
+                        carried[name] = columns[name]
+    return carried, searched, collection, document
 
 
 @dataclass(frozen=True)
@@ -246,6 +273,7 @@ class Function:
     signature: str
     definition: str
     body: str
+    language: str
     is_definer: bool
     has_search_path: bool
     arguments: Sequence[tuple[str, str, str]]
@@ -259,38 +287,33 @@ class Function:
     has_before: bool
     is_ours: bool
 
-    def part(self, query: queries.Query | None, place: int) -> str | None:
-        """Return what an argument is: embedding, question, a weight, rrf_k, threshold or count.
+    def parts(self) -> dict[str, int]:
+        """Return the places of the arguments by what they are: embedding, question, count, ...
 
-        None for all others, which conditions and columns use as they are.
+        Conditions and columns use all others as they are.
         """
-        argument, kind, _ = self.arguments[place - 1]
-        name = argument.lower()
-        named = [_named_part(*one) for one in self.arguments]
-        if named[place - 1]:
-            return named[place - 1]
-        if (
-            kind in ("text", "varchar")
-            and "question" not in named
-            and query is not None
-            # Beside an embedding, a pattern is a condition.
-            and query.compares_text(argument, patterns="embedding" not in named)
-        ):
-            return "question"
-        found = [part for part, pattern in _ROLES if re.fullmatch(pattern, name)]
-        is_count = kind in ("int4", "int8") and re.fullmatch(_COUNT, name)
-        return found[0] if found else "count" if is_count else None
-
-
-def _named_part(argument: str, kind: str, _: str) -> str | None:
-    name = argument.lower()
-    if kind in ("vector", "halfvec") or (
-        kind in ("text", "varchar", "jsonb", "json", "_float4", "_float8")
-        and re.search("embedding|vector", name)
-    ):
-        return "embedding"
-    is_question = re.search("query|search|keyword|question|term", name)
-    return "question" if kind in ("text", "varchar") and is_question else None
+        found: dict[str, int] = {}
+        for place, (argument, kind, _) in enumerate(self.arguments, 1):
+            name = argument.lower()
+            is_text = kind in ("text", "varchar")
+            if kind in ("vector", "halfvec") or (
+                (is_text or kind in ("jsonb", "json", "_float4", "_float8"))
+                and re.search("embedding|vector", name)
+            ):
+                found["embedding"] = place
+            elif is_text and re.search("query|search|keyword|question|term", name):
+                found.setdefault("question", place)
+            elif kind in ("int4", "int8") and re.fullmatch(_COUNT, name):
+                found.setdefault("count", place)
+            else:
+                named = next((one for one, like in _PARTS if re.fullmatch(like, name)), None)
+                found |= {named: place} if named else {}
+        code = queries.without_comments(self.body)
+        for place, (argument, kind, _) in enumerate(self.arguments, 1):
+            within = rf"tsquery\s*\((?:[^()]|\([^()]*\))*(?<![\w$]){re.escape(argument)}(?!\w)"
+            if kind in ("text", "varchar") and "question" not in found:
+                found |= {"question": place} if re.search(within, code, re.IGNORECASE) else {}
+        return found
 
 
 @dataclass
@@ -299,51 +322,38 @@ class DropIn:
 
     `notes`: what differs. `left`: why the function stays as it is. `undecided`: why it may return
     other rows or columns than the old function; a person decides. `parts`: the places of the
-    arguments by what they are, from 1.
+    arguments by what they are, from 1. `claims`: variables that are claims of the caller;
+    `trees`: statements that set variables.
 
-    The others compare the answers for `asked` rows as questions. Of the first ten rows of both,
-    `both_rows` counts those of the drop-in that the old function returns too, however many it is
-    asked for, `old_rows` those that the drop-in lacks; `new_rows` are keys that only the drop-in
-    returns, `conditions` what those rows do not meet and all others do. `users`: users with few
-    rows, and how many rows both functions return to each.
+    `users`: the owner and users with few rows, and how many rows both functions return to each for
+    `asked` rows as questions.
     """
 
     function: Function
     source: Source
-    query: queries.Query | None
     parts: dict[str, int] = field(default_factory=dict)
-    given: Conditions = field(default_factory=Conditions)
-    left_out: list[str] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
     statements: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     left: str | None = None
-    scores: list[str] = field(default_factory=list)
+    claims: set[str] = field(default_factory=set)
+    trees: list[exp.Expr] = field(default_factory=list)
     asked: int = 0
-    both_rows: int = 0
-    old_rows: int = 0
-    new_rows: list[str] = field(default_factory=list)
     users: list[tuple[str, int, int]] = field(default_factory=list)
-    conditions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        function, source, query = self.function, self.source, self.query
-        for place in range(1, len(function.arguments) + 1):
-            part = function.part(query, place)
-            if part is not None:
-                self.parts[part] = place
-        names = [name for name, _, _ in function.arguments]
-        if query is not None:
-            self.given = query.conditions(names, self.named("question"))
+        function, source = self.function, self.source
+        self.parts = function.parts()
+        try:
+            body = self._body()
+        except Unknown as reason:
+            self.undecided.append(str(reason))
+            body = self._template()
         reasons = {
-            "its body does more than to return one query, so its conditions are not known": (
-                query is None
-            ),
-            "its query does not name the table": query and not query.names_source,
             "none of its arguments is an embedding or a question": self.parts.keys().isdisjoint(
                 ("embedding", "question")
             ),
-            **dict.fromkeys(self.given.undecided, True),
             f"there is a function {function.before}": (
                 function.has_before and not function.is_ours
             ),
@@ -353,30 +363,24 @@ class DropIn:
             "its collection has other documents: adopt the table again with a --collection of its "
             "own": source.is_shared,
         }
-        self.undecided = [reason for reason, holds in reasons.items() if holds]
-        body = self._body()
+        self.undecided += [reason for reason, holds in reasons.items() if holds]
         if "question" not in self.parts and not self._finds_more():
             self.left = "it searches by an embedding alone, and finds the same rows as fast itself"
-        threshold = self.named("threshold")
-        scores = ", ".join(self.scores)
+        limits = [one.clause("limit") for one in self.queries]
         notes = {
-            **dict.fromkeys([*self.given.notes, *self.left_out], True),
-            f"{scores}: of this search, on another scale": scores,
-            "it returns at most 1,000 rows": not re.search(r"limit \d{1,3}\n", body),
-            "a visitor gets at most 50 rows, for the first 1,000 characters of a question": (
-                "anon" in function.roles
+            "it returns at most 1,000 rows of this search, then those of the old query": not all(
+                re.fullmatch(r"\(\d{1,3}\)", one) for one in limits
             ),
-            f"{threshold} is the least similarity of hits by their embedding; hits by words can "
-            "have less": self.parts.keys() >= {"question", "threshold", "embedding"},
-            "the old function computes a score; hits come in the order of this search": (
-                query and query.has_computed_order()
+            "a visitor gets at most 50 rows of this search, for the first 1,000 characters of a "
+            "question, then those of the old query": "anon" in function.roles,
+            "its rows come in the order of this search; its scores are computed as before": (
+                "question" in self.parts
             ),
-            **{
-                f"its argument {name} is not used": not re.search(
-                    rf"(?<![\w$])({re.escape(name)}|\${place})(?!\w)", body
-                )
-                for place, name in enumerate(names, 1)
-            },
+            "it counts the hits alone": any(
+                one.tree.find(exp.Window)
+                and re.search(r"count\(.*\) over", one.text, re.IGNORECASE)
+                for one in self.queries
+            ),
         }
         self.notes = [note for note, holds in notes.items() if holds]
         self.statements = self._statements(body)
@@ -389,16 +393,13 @@ class DropIn:
     def compared_with_claims(self, policies: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
         """Yield table, column and path of a claim that decides which rows a caller sees.
 
-        Of the query, and of the policies of the table where the function runs as its caller.
+        Of its queries, and of the policies of the table where the function runs as its caller.
         """
-        read = [self.query]
+        trees = [*self.trees, *(one.tree for one in self.queries)]
         if self.function.roles and self.source.has_policies:
-            table = f"{quoted(self.source.schema)}.{quoted(self.source.name)}"
-            selects = [f"select from {table} where {policy}" for policy in policies]
-            read += [queries.read(one, self.source, ()) for one in selects]
-        for query in read:
-            if query is not None:
-                yield from query.of_users()
+            for policy in policies:
+                trees += queries.parsed(f"select from {self.source.as_sql} where {policy}")
+        yield from queries.compared_with_claims(trees, self.source.name, self.claims)
 
     @property
     def kept(self) -> str:
@@ -411,8 +412,11 @@ class DropIn:
 
         An HNSW index stops before it has the rows that policies and conditions leave.
         """
-        is_filtered = self.given.kept or (self.function.roles and self.source.has_policies)
-        return bool(self.source.has_hnsw and is_filtered)
+        leaves = [leaf for one in self.queries for leaf in one.leaves]
+        is_filtered = any(leaf.conditions for leaf in leaves) or (
+            self.function.roles and self.source.has_policies
+        )
+        return bool(self.source.has_hnsw and (is_filtered or not leaves))
 
     def named(self, part: str) -> str | None:
         """Return the name of the argument that is a part of the search."""
@@ -423,79 +427,97 @@ class DropIn:
         schemas = {self.function.schema, self.source.schema, self.source.install.extensions}
         return ", ".join([*map(quoted, sorted(schemas)), "pg_temp"])
 
-    def _embedding(self) -> str | None:
-        place = self.parts.get("embedding")
-        if place is None:
-            return None
-        is_json = self.function.arguments[place - 1][1] in ("json", "jsonb")
-        return f"${place}{'::text' if is_json else ''}::{self.source.install.extensions}.vector"
-
-    def _columns(self) -> str:
-        """Return the columns for a query that is no plain select: columns by name, and scores."""
-        if self.function.returns_rows:
-            return "source.*"
-        vector, embedding = self.source.vector(self.query), self._embedding()
-        similarity, extensions = "found_text_score", self.source.install.extensions
-        if vector is not None and embedding is not None:
-            similarity = (
-                f"coalesce(found_similarity, 1 - ((source.{quoted(vector)})::{extensions}.vector "
-                f"operator({extensions}.<=>) {embedding}))"
-            )
-        scores = {
-            "similarity|cosine|(vector|semantic|embedding)_?score": similarity,
-            "(text|keyword|fts|bm25|lexical)_?(rank|score)|^rank$": "coalesce(found_text_score, 0)",
-            "distance": f"1 - {similarity}",
-            "score|relevance|^rrf|_rank$": "found_score",
-            "^(is_)?(keyword|text)_match$": "found_text_score is not null",
-            "^total_count$": "count(*) over ()",
-        }
-        shown = []
-        for place, (name, type_) in enumerate(self.function.columns):
-            read = self.query.result(place) if self.query else ""
-            if read:
-                shown.append(f"({read})::{type_}")
-                continue
-            own = [f"source.{quoted(name)}"] if name in self.source.columns else []
-            values = own + [scores[one] for one in scores if re.search(one, name, re.IGNORECASE)]
-            if not values:
-                self.undecided.append(f"nothing is known for its column {name}")
-            elif not own:
-                self.scores.append(name)
-            shown.append(f"({[*values, 'null'][0]})::{type_}")
-        return ",\n         ".join(shown)
-
     def _body(self) -> str:
-        source, query = self.source, self.query
-        count = query.clause("limit") if query else ""
-        skipped = query.clause("offset") if query else ""
-        if not count and "count" in self.parts:
-            count = f"${self.parts['count']}"
-        most = "1000"
-        if count:
-            most = f"coalesce({count}, 1000)" + (f" + coalesce({skipped}, 0)" if skipped else "")
-            most = f"least(greatest({most}, 1), 1000)::integer"
-        alias, shown = "source", ""
-        tables = f"\n    join {quoted(source.schema)}.{quoted(source.name)} as source on true"
-        if query is not None and query.is_plain:
-            alias, shown, tables = query.alias, query.shown(), f",\n         {query.tables()}"
-        conditions = [
-            f"{alias}.{quoted(name)} = (found_key ->> {literal(name)})::{type_}"
-            for name, type_ in source.key.items()
-        ]
-        lines = [
-            f"  select {shown or self._columns()}",
-            f"    from {self._search(most)}{tables}",
-            "   where " + "\n     and ".join([*conditions, *self.given.kept]),
-            "   order by found_place",
-            f"   limit {count}" if count else "",
-            f"  offset {skipped}" if skipped else "",
-        ]
-        return "\n" + "".join(f"{line}\n" for line in lines if line)
+        """Return the body with each query that it returns over hits. Raises Unknown."""
+        function = self.function
+        atomic = _ATOMIC.fullmatch(function.body)
+        body = atomic[1] if atomic else function.body
+        code = queries.without_comments(body)
+        declared = _DECLARED.match(code)
+        names = {name for name, _, _ in function.arguments}
+        names |= {f"${place}" for place in range(1, len(function.arguments) + 1)}
+        asked = set()
+        if "question" in self.parts:
+            asked = {f"${self.parts['question']}", str(self.named("question"))}
+        # A variable that is made of the question, or of a claim, is one, too.
+        parts = queries.parts_of(code)
+        for one in filter(None, map(_ASSIGNED.match, parts)):
+            if any(re.search(rf"(?<![\w$]){re.escape(x)}(?!\w)", one[2]) for x in asked):
+                asked.add(one[1].lower())
+            if queries.is_about_users(one[2]):
+                self.claims.add(one[1].lower())
+        for one in filter(None, map(_SELECTED.match, parts if declared else ())):
+            with contextlib.suppress(Unknown):
+                self.trees += queries.parsed(one[1])
+        for statement in queries.parts_of(declared[1]) if declared else ():
+            names |= {word.lower() for word in statement.split()[:1]}
+        returned = queries.statements(body, function.language)
+        columns = {name for table in self.source.tables.values() for name in table}
+        is_executed = False
+        for start, end, text in reversed(returned):
+            inner = queries.executed(text, [name for name, _, _ in function.arguments], columns)
+            is_executed = is_executed or inner is not None
+            query = Query(inner or text, self.source, names, asked)
+            self.queries.append(query)
+            body = f"{body[:start]}{self._answer(query)}{body[end:]}"
+        if not returned:
+            raise Unknown("its body returns no query")
+        # What is executed sees no names of the function.
+        return f"\n#variable_conflict use_column\n{body}" if is_executed else body
 
-    def _search(self, most: str) -> str:
+    def _template(self) -> str:
+        """Return a body to begin with: the rows of the hits, the columns by their names."""
+        source, count = self.source, self.parts.get("count")
+        most = f"least(greatest(coalesce(${count}, 1000), 1), 1000)" if count else "1000"
+        shown = ",\n         ".join(
+            f"(source.{quoted(name)})::{type_}" if name in source.columns else f"null::{type_}"
+            for name, type_ in self.function.columns
+        )
+        query = _TEMPLATE.format(
+            shown="source.*" if self.function.returns_rows else shown,
+            search=self._search(most, []),
+            table=source.as_sql,
+            key=quoted(source.key),
+            key_name=literal(source.key),
+            key_type=source.key_type,
+        )
+        is_sql = self.function.language == "sql"
+        return query if is_sql else f"begin\n  return query\n{query};\nend"
+
+    def _answer(self, query: Query) -> str:
+        source = self.source
+        limit, skipped = query.clause("limit"), query.clause("offset")
+        narrowing, is_whole = conditions.narrowing(query)
+        if skipped and not is_whole:
+            raise Unknown("it has an offset, and a condition that is no filter")
+        count = f"coalesce({limit}, 1000)" if limit else "1000"
+        count += f" + coalesce({skipped}, 0)" if skipped else ""
+        count = count if is_whole else f"{_MANY} * ({count})"
+        rows = "(select count(*) from drop_in_rows)"
+        is_short = f"({rows} < {limit}) is not false" if limit else "true"
+        if skipped:
+            is_short += f" and coalesce({skipped}, 0) = 0"
+        columns = ", ".join(f"c{one}" for one in range(len(self.function.columns) or 1))
+        bounds = f"\n   limit {limit}" if limit else ""
+        return _ANSWER.format(
+            key_name=literal(source.key),
+            key_type=source.key_type,
+            key=quoted(source.key),
+            table=source.as_sql,
+            search=self._search(f"least(greatest({count}, 1), 1000)::integer", narrowing),
+            fresh=query.over("drop_in_source"),
+            old=query.with_key(),
+            columns=columns,
+            shown=", ".join(f"answer.{one}" for one in columns.split(", ")),
+            bounds=bounds + (f" offset {skipped}" if skipped else ""),
+            is_short=is_short,
+            limit=f"\n limit {limit}" if limit else "",
+        )
+
+    def _search(self, most: str, narrowing: Sequence[str]) -> str:
         """Return the call of the search."""
         source, parts = self.source, self.parts
-        given, filters = [f"'match_count', {most}"], self.given.filters
+        given = [f"'match_count', {most}"]
         if "question" in parts:
             given.append(f"'query_text', ${parts['question']}")
             weights = ("text_weight", "vector_weight", "rrf_k")
@@ -509,21 +531,19 @@ class DropIn:
             # A condition of the old function compares the distances of all hits.
             given.append("'match_threshold', -1")
         if source.collection is not None:
-            filters = [
-                "jsonb_build_array(jsonb_build_object('field', 'collection', 'op', 'eq', "
-                f"'value', {literal(source.collection)}::text))",
-                *filters,
-            ]
-        if filters:
-            given.append("'filters', " + "\n               || ".join(filters))
+            own = f"'field', 'collection', 'op', 'eq', 'value', {literal(source.collection)}::text"
+            narrowing = [f"jsonb_build_object({own})", *narrowing]
+        listed = ",\n               ".join(narrowing)
+        given.append(f"'conditions', jsonb_build_array(\n               {listed}\n             )")
+        embedding = "null"
+        if "embedding" in parts:
+            place = parts["embedding"]
+            is_json = self.function.arguments[place - 1][1] in ("json", "jsonb")
+            embedding = f"${place}{'::text' * is_json}::{source.install.extensions}.vector"
         name = "adopted_hits" if self.function.is_definer else "adopted_hits_for_caller"
-        return (
-            f"{source.install.internals}.{name}(\n"
-            f"           {literal(source.adoption)}, {self._embedding() or 'null'},\n"
-            "           jsonb_build_object(\n             "
-            + ",\n             ".join(given)
-            + f"\n           )\n         ) as {_FOUND}"
-        )
+        arguments = ",\n             ".join(given)
+        call = f"{source.install.internals}.{name}({literal(source.adoption)}, {embedding},"
+        return f"{call}\n           jsonb_build_object(\n             {arguments}\n           ))"
 
     def _statements(self, body: str) -> list[str]:
         """Return the statements that keep the old function for its owner, and create the drop-in.
@@ -532,7 +552,8 @@ class DropIn:
         """
         function, internals = self.function, self.source.install.internals
         # The body is the last part; Postgres chooses its marks.
-        header = _HEADER.sub(r"\1\n LANGUAGE sql\2", function.definition).rstrip("\n")
+        header = function.definition[: function.definition.rindex(function.body)]
+        header = re.sub(r"AS \$\w*\$\Z", "", header).rstrip("\n")
         if not function.has_search_path:
             header += f"\n SET search_path TO {self.search_path()}"
         mark = "$call$"
@@ -561,11 +582,8 @@ class DropIn:
 
 def write(database: Database, signature: str, source: Source) -> DropIn:
     """Write the drop-in of a function."""
-    table = f"{quoted(source.schema)}.{quoted(source.name)}"
-    given = {"signature": signature, "source": table, "internals": database.install.internals}
+    internals = database.install.internals
+    given = {"signature": signature, "source": source.as_sql, "internals": internals}
     row: Any = database.execute(_FUNCTION, given).fetchone()
     function = Function(*row)
-    names = [name for name, _, _ in function.arguments]
-    left_out: list[str] = []
-    query = queries.read(function.body, source, names, function.name, left_out)
-    return DropIn(function, source, query, left_out=left_out)
+    return DropIn(function, source)
