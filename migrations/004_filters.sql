@@ -1035,15 +1035,6 @@ begin
 end
 $$;
 
--- The default of as_of: now, or null where all rows hold now, so that such a search is plain.
-create function knowledge_internal.current_as_of() returns timestamptz
--- definer: the default of an argument is read with the rights of the caller.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-begin
-  return case when knowledge_internal.holding_condition(now()) is not null then now() end;
-end
-$$;
-
 -- The rows that pass a filter and that a search may see: the one home of these conditions. No value
 -- but as_of becomes part of the SQL. seen_by: a role that sees the rows which caller_condition
 -- allows; null: the arguments alone decide. as_of: the time at which the rows hold; null: any.

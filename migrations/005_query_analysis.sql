@@ -785,7 +785,11 @@ begin
                when rated.role = 'whole' then
                  rated.group_frequency > 0 or rated.names_something or not rated.has_parts
                when rated.role = 'part' then
-                 not (length(rated.part) = 1 and rated.has_whole and rated.compound !~ '\d')
+                 not (
+                   length(rated.part) = 1 and rated.has_whole
+                   -- Of E-4012, the letter alone tells nothing; of 3m it does.
+                   and rated.compound !~ '^(?:\d{1,2}\W?[[:alpha:]]+|[[:alpha:]]+\W?\d{1,2})$'
+                 )
                when rated.group_frequency > 0
                  then not rated.has_whole and rated.has_parts is not true
                else rated.has_parts is null

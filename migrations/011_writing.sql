@@ -230,20 +230,6 @@ begin
            when old.collection then new.collection
            else chunk.collection
          end,
-         -- The title, or a path below it. upsert_knowledge_document, which changes content_hash,
-         -- writes the headings itself.
-         heading = case
-           when new.content_hash is not distinct from old.content_hash and starts_with(
-                  coalesce(chunk.heading, '') || ' > ', coalesce(old.title, '') || ' > '
-                )
-             -- Not concat, which is not immutable: Citus allows no other function in a case.
-             then nullif(
-               coalesce(new.title, '')
-                 || coalesce(substr(chunk.heading, length(coalesce(old.title, '')) + 1), ''),
-               ''
-             )
-           else chunk.heading
-         end,
          metadata = new.metadata || coalesce(
            (
              select jsonb_object_agg(own.key, own.value)
@@ -272,10 +258,40 @@ create trigger pass_document_on
       new.owner_id, new.visibility, new.allowed_groups, new.sensitivity, new.collection,
       new.metadata
     )
-    or old.title is distinct from new.title
-       and old.content_hash is not distinct from new.content_hash
   )
   execute function knowledge_internal.pass_document_on();
+
+-- A heading that is the title, or a path below it, of chunks that the same readers see.
+create function knowledge_internal.pass_headings_on() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- As in pass_document_on.
+set enable_seqscan = off as $$
+begin
+  update public.knowledge_chunks as chunk
+     -- Not concat, which is not immutable: Citus allows no other function here.
+     set heading = nullif(
+           coalesce(new.title, '')
+             || coalesce(substr(chunk.heading, length(coalesce(old.title, '')) + 1), ''),
+           ''
+         )
+   where chunk.document_id = new.id
+     and chunk.status = 'active'
+     and starts_with(coalesce(chunk.heading, '') || ' > ', coalesce(old.title, '') || ' > ')
+     and (chunk.owner_id, chunk.visibility, chunk.allowed_groups, chunk.sensitivity)
+         is not distinct from (new.owner_id, new.visibility, new.allowed_groups, new.sensitivity);
+  return null;
+end
+$$;
+
+-- upsert_knowledge_document, which changes content_hash, writes the headings itself.
+create trigger pass_headings_on
+  after update on public.knowledge_documents
+  for each row
+  when (
+    old.title is distinct from new.title
+    and old.content_hash is not distinct from new.content_hash
+  )
+  execute function knowledge_internal.pass_headings_on();
 
 -- Each public function is a definer: service_role has no rights on the internal schema, and no row
 -- level security hides a row from it.

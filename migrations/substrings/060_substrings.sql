@@ -51,10 +51,17 @@ create trigger complete_chunk_identifiers
   for each row when (new.content is not null)
   execute function knowledge_internal.keep_identifiers();
 
-update public.knowledge_chunks as chunk
-   set place_identifiers = knowledge_internal.identifiers_of(stored.heading, stored.content)
-  from knowledge_internal.chunk_rows as stored
- where stored.id = chunk.id and chunk.content is null;
+do $$
+begin
+  -- An update of no row would refresh the statistics, too.
+  if exists (select from public.knowledge_chunks where content is null) then
+    update public.knowledge_chunks as chunk
+       set place_identifiers = knowledge_internal.identifiers_of(stored.heading, stored.content)
+      from knowledge_internal.chunk_rows as stored
+     where stored.id = chunk.id and chunk.content is null;
+  end if;
+end
+$$;
 
 do $$
 declare

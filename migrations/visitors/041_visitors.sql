@@ -36,7 +36,7 @@ create function public.search_public_knowledge_chunks(
   max_per_document integer default null, merge_duplicates boolean default false,
   min_confidence double precision default null, snippets integer default 1,
   order_by text default null, required_filters jsonb default null,
-  as_of timestamp with time zone default knowledge_internal.current_as_of()
+  as_of timestamp with time zone default now()
 ) returns setof public.knowledge_search_hit
 language sql stable security invoker set search_path = pg_catalog, pg_temp
 return knowledge_internal.search_for_visitor(

@@ -148,7 +148,7 @@ def test_no_row_is_fatal(rows: list[Any], method: Method, top_k: int) -> None:
 def test_a_hit_has_each_column_of_the_search() -> None:
     columns = parameters(function("hybrid_search_knowledge_chunks_batch"), True)
     of_the_list = {"query_index", "total_count", "pool_ended", "notes", "answer_confidence"}
-    own_of_result = {"rank", "rerank_score", "original_rank"}
+    own_of_result = {"rank", "rerank_score", "original_rank", "valid_from", "valid_until"}
     assert SearchResult.model_fields.keys() - own_of_result == columns.keys() - of_the_list
     said = HitMetadata.__annotations__.keys() - {"is_chunk", "real_provider"}
     of_a_hit = {"id", "content", "metadata", "confidence", "query_index", "notes"}

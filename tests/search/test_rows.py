@@ -16,6 +16,7 @@ OF_PLACES = {"nearest_elsewhere", "caller_condition", "reader_faults", "rows_by_
 # Another place for the rows, or another engine, has to look at each of these, too.
 WRITERS = {
     "pass_document_on",
+    "pass_headings_on",
     "refuse_chunk",
     "given_embedding",
     "stored_rows",
@@ -72,7 +73,7 @@ STATISTICS = {
     "write_chunk_rows",
 }
 # The plain search, whose rows are all active ones.
-PLAIN = {"search", "vector_leg", "text_leg"}
+PLAIN = {"hybrid_search_knowledge_chunks", "vector_leg", "text_leg"}
 # They read rows that a search may not return, of any status, or one document as it is stored.
 WITHOUT_A_SCOPE = {
     "named_rows",

@@ -123,8 +123,6 @@ def test_a_role_may_execute_only_the_internal_functions_of_its_policies_and_wrap
     everybody = "anon, authenticated, service_role"
     wrapped = {inner: everybody if outer in NOBODYS else "authenticated" for outer, inner in INNER}
     policies = {"current_viewer": "authenticated", "current_viewer_groups": "authenticated"}
-    # The default of an argument.
-    policies["current_as_of"] = everybody
     expected = {
         name: roles
         for name, roles in {**wrapped, **policies}.items()

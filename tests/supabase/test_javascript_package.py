@@ -30,7 +30,7 @@ BUILT_FOR = [ROOT / "node_modules" / name for name in ("typescript", "@electric-
 CHROMIUM = os.environ.get("CHROMIUM_BIN") or shutil.which("chromium") or shutil.which("chrome")
 MIGRATIONS = ROOT / "migrations"
 PATIENCE = 120_000  # milliseconds
-LARGEST = 66_000  # bytes of the code and the types, before they are packed
+LARGEST = 68_000  # bytes of the code and the types, before they are packed
 
 
 def npm(*arguments: str, **environment: str) -> str:

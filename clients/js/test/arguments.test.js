@@ -16,8 +16,14 @@ describe("the arguments that shape the list", () => {
     await emptied(database);
     const texts = {
       "2026-01-01": ["The rack has a key."],
-      "2026-02-01": ["The key of the rack is at the front desk. A key costs 20 euros."],
-      "2026-03-01": ["The rack key is lost.", "The rack has no key.", "The rack has no key."],
+      "2026-02-01": [
+        "The key of the rack is at the front desk. A key costs 20 euros.",
+      ],
+      "2026-03-01": [
+        "The rack key is lost.",
+        "The rack has no key.",
+        "The rack has no key.",
+      ],
     };
     for (const [day, chunks] of Object.entries(texts)) {
       const { document_id } = await asService(database).upsert(
@@ -44,8 +50,15 @@ describe("the arguments that shape the list", () => {
       snippets: 2,
       order_by: "document_date",
     });
-    const { hits, total_count } = await asUser(database, ANA).search("rack key", options);
-    assert.deepEqual(hits.map((hit) => hit.document_date?.slice(5)), ["03-01", "03-01", "02-01"]);
+    const { hits, total_count } = await asUser(database, ANA).search(
+      "rack key",
+      options,
+    );
+    assert.deepEqual(hits.map((hit) => hit.document_date?.slice(5)), [
+      "03-01",
+      "03-01",
+      "02-01",
+    ]);
     assert.equal(total_count, 3);
     assert.deepEqual(hits.map((hit) => hit.duplicates).sort(), [0, 0, 1]);
     assert.match(hits[2].snippet ?? "", /<mark>key<\/mark>.*<mark>key<\/mark>/);
@@ -53,7 +66,11 @@ describe("the arguments that shape the list", () => {
 
   test("as_of is another time than now, and null all times", async () => {
     await asService(database).upsert(
-      { external_key: "ended", owner_id: ANA, metadata: { valid_until: "2020-01-01" } },
+      {
+        external_key: "ended",
+        owner_id: ANA,
+        metadata: { valid_until: "2020-01-01" },
+      },
       [{ content: "The closet is blue." }],
     );
     /** @type {[SearchOptions, number][]} */
@@ -68,7 +85,10 @@ describe("the arguments that shape the list", () => {
       const { hits } = await asUser(database, ANA).search("closet", options);
       assert.equal(hits.length, count, JSON.stringify(options));
     }
-    await assert.rejects(asUser(database, ANA).search("closet", { as_of: "yesterday" }), /^InvalidInputError: as_of must/);
+    await assert.rejects(
+      asUser(database, ANA).search("closet", { as_of: "yesterday" }),
+      /^InvalidInputError: as_of must/,
+    );
   });
 
   test("known documents alone find related ones, and nothing is embedded", async () => {
@@ -77,15 +97,26 @@ describe("the arguments that shape the list", () => {
     const options = { like_ids: [known], one_per_document: true };
     for (const question of [{}, "", " "]) {
       const { hits } = await search.search(question, options);
-      assert.deepEqual(hits.map((hit) => hit.document_date?.slice(5)).sort(), ["02-01", "03-01"]);
+      assert.deepEqual(hits.map((hit) => hit.document_date?.slice(5)).sort(), [
+        "02-01",
+        "03-01",
+      ]);
     }
-    await assert.rejects(asUser(database, BEN).search({}, options), /no visible chunk/);
+    await assert.rejects(
+      asUser(database, BEN).search({}, options),
+      /no visible chunk/,
+    );
   });
 
   test("each of them reaches the database under its name", async () => {
     const refused = {
       like_ids: ["00000000-0000-4000-8000-000000000009"],
-      boosts: [{ field: "document_date", decay: "exp", origin: "now", scale: 0 }],
+      boosts: [{
+        field: "document_date",
+        decay: "exp",
+        origin: "now",
+        scale: 0,
+      }],
       diversity: 2,
       max_per_document: 0,
       min_confidence: 2,
@@ -94,7 +125,9 @@ describe("the arguments that shape the list", () => {
     };
     for (const [name, value] of Object.entries(refused)) {
       const asked = { snippet: true, [name]: value };
-      await assert.rejects(asUser(database, ANA).search("rack", asked), { message: RegExp(name) });
+      await assert.rejects(asUser(database, ANA).search("rack", asked), {
+        message: RegExp(name),
+      });
     }
   });
 });

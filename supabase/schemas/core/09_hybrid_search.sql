@@ -100,7 +100,7 @@ declare
   names constant jsonb := to_jsonb(given);
   argument text;
 begin
-  given.as_of := knowledge_internal.current_as_of();
+  given.as_of := now();
   if for_backends is not null then
     perform knowledge_internal.check_caller(for_backends);
   end if;
@@ -643,13 +643,13 @@ $$;
 -- score alone. One that is not named here is one that the short way of a search does not read.
 create function knowledge_internal.is_plain(given knowledge_internal.search_arguments)
 returns boolean
-language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   return num_nonnulls(
       given.filter_type, given.filters, given.date_from, given.date_to, given.collections,
       given.viewer_id, given.recency_half_life, given.formulations, given.viewer_groups,
       given.like_ids, given.boosts, given.max_per_document, given.min_confidence, given.order_by,
-      given.required_filters, given.as_of
+      given.required_filters
     ) = 0
     and not (
       given.public_only or given.one_per_document or given.snippet or given.prefix_last
@@ -663,7 +663,8 @@ begin
       given.query_text is null
       or strpos(given.query_text, '"') = 0
         and octet_length(given.query_text) = length(given.query_text)
-    );
+    )
+    and knowledge_internal.holding_condition(given.as_of) is null;
 end
 $$;
 
@@ -674,7 +675,14 @@ create function knowledge_internal.search(
   given knowledge_internal.search_arguments, ranked_lists jsonb default null,
   seen_by name default null, tried_plain boolean default false
 ) returns setof public.knowledge_search_hit
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- As hybrid_search_knowledge_chunks, for those that call this way at once.
+set plan_cache_mode = force_generic_plan
+set jit = off
+set max_parallel_workers_per_gather = 0
+set enable_seqscan = off
+set enable_sort = off
+set enable_hashjoin = off as $$
 declare
   plan constant knowledge_internal.search_plan :=
     knowledge_internal.plan_search(given, true, seen_by, tried_plain);
@@ -851,7 +859,7 @@ create function public.hybrid_search_knowledge_chunks(
   snippets integer default 1,
   order_by text default null,
   required_filters jsonb default null,
-  as_of timestamp with time zone default knowledge_internal.current_as_of(),
+  as_of timestamp with time zone default now(),
   ranked_lists jsonb default null
 ) returns setof public.knowledge_search_hit
 -- definer: callers have no grant on the tables, the arguments decide which rows they see.

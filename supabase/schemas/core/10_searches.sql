@@ -151,7 +151,7 @@ create function public.search_my_knowledge_chunks(
   max_per_document integer default null, merge_duplicates boolean default false,
   min_confidence double precision default null, snippets integer default 1,
   order_by text default null, required_filters jsonb default null,
-  as_of timestamp with time zone default knowledge_internal.current_as_of()
+  as_of timestamp with time zone default now()
 ) returns setof public.knowledge_search_hit
 language sql stable security invoker set search_path = pg_catalog, pg_temp
 return knowledge_internal.search_for_user(
@@ -177,7 +177,6 @@ revoke all on function public.search_my_knowledge_chunks
   from public, anon, authenticated, service_role;
 grant execute on function
   public.search_my_knowledge_chunks, knowledge_internal.search_for_user to authenticated;
-grant execute on function knowledge_internal.current_as_of to anon, authenticated, service_role;
 
 -- The chunks that a search would find if its pools had no bound: active chunks that pass the
 -- filters and have the words of query_text, or an embedding of at least match_threshold, and

@@ -60,8 +60,8 @@ begin
   for cause, argument, alone, path in
     select one.cause, one.argument, one.alone, one.path
       from knowledge_internal.restrictions(
-             jsonb_build_object('as_of', (knowledge_internal.given_arguments(search)).as_of)
-               || search
+             case when knowledge_internal.holding_condition(now()) is null then search
+               else jsonb_build_object('as_of', now()) || search end
            ) as one
   loop
     given := knowledge_internal.given_arguments('{"as_of": null}' || alone);
