@@ -221,7 +221,8 @@ def _pgvector(connection: psycopg.Connection[Any]) -> Iterator[Obstacle]:
 
 def _extensions(connection: psycopg.Connection[Any], missing: Sequence[str]) -> Iterator[Obstacle]:
     """Look for what modules need beside pgvector."""
-    needed = dict(found.groups() for text in missing if (found := packaged.NEEDS.search(text)))
+    found = filter(None, map(packaged.NEEDS.search, missing))
+    needed: dict[str, str | None] = {one[1]: one[2] for one in found}
     rows = connection.execute(_MISSING_EXTENSIONS, [list(needed), list(needed.values())])
     for name, least, is_available, installed in rows:
         if installed is not None:
