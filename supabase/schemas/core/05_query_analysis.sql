@@ -494,7 +494,7 @@ declare
     '^[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*$';
   -- Their pieces are read as the parts of AB-12345 are, but not those of 22nd.
   letters_and_digits constant text :=
-    '^(?!\d+(?:st|nd|rd|th)$)(?:[[:alpha:]]+\d+|\d+[[:alpha:]]+)$';
+    '^(?!\d+(?:st|nd|rd|th)$)(?:[[:alpha:]]{2,}\d{2,}|[[:alpha:]](?:\d|\d{3,})|\d+[[:alpha:]]+)$';
   tokens text[];
   wholes text[]; -- of compounds
   words text;
@@ -787,7 +787,7 @@ begin
                  not (
                    length(rated.part) = 1 and rated.has_whole
                    -- Of E-4012, the letter alone tells nothing; of 3m it does.
-                   and rated.compound !~ '^(?:\d{1,2}\W?[[:alpha:]]+|[[:alpha:]]+\W?\d{1,2})$'
+                   and rated.compound !~ '^(?:\d{1,2}\W?[[:alpha:]]{1,3}|[[:alpha:]]\W?\d)$'
                  )
                when rated.group_frequency > 0
                  then not rated.has_whole and rated.has_parts is not true
