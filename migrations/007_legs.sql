@@ -85,8 +85,9 @@ end
 $$;
 
 -- The nearest of candidates in full precision. These are the first by embedding_bits, at most most
--- (null: all rows). is_sure: no other row can be nearer, or few of the nearest are in the second
--- half of the candidates. The bits of vectors without negative numbers, or of close ones, say less.
+-- (null: all rows). is_sure: no other row can be nearer, or none of the nearest ten is in the
+-- second half of the candidates. The bits of vectors without negative numbers, or of close ones,
+-- say less.
 create function knowledge_internal.nearest_candidates(
   candidates uuid[], most integer, asked_embedding extensions.vector, wanted integer,
   out ids uuid[], out similarities double precision[], out is_sure boolean
@@ -94,16 +95,18 @@ create function knowledge_internal.nearest_candidates(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   select array_agg(near.id order by near.distance, near.id),
-         array_agg(1 - near.distance order by near.distance, near.id),
-         (cardinality(candidates) < most) is not false
-           or count(*) filter (where near.id = any (candidates[most / 2 + 1:])) <= wanted / 10
-    into ids, similarities, is_sure
+         array_agg(1 - near.distance order by near.distance, near.id)
+    into ids, similarities
     from (
       select row.id, row.distance
         from knowledge_internal.rows_by_id(candidates, asked_embedding => asked_embedding) as row
        order by row.distance, row.id
        limit wanted
     ) as near;
+  is_sure := (cardinality(candidates) < most) is not false or (
+    select count(*) filter (where best.id = any (candidates[most / 2 + 1:])) = 0
+      from unnest(ids[:10]) as best (id)
+  );
 end
 $$;
 

@@ -155,7 +155,11 @@ begin
          metadata = document.metadata || case when document.id = later.id
            then jsonb_build_object('valid_from', moment)
            else jsonb_build_object(
-             'valid_until', least(moment, document.metadata ->> 'valid_until' collate "C")
+             'valid_until', case
+               -- The same documents, with another time: no hole is left between them.
+               when earlier.metadata ->> 'valid_until' = later.metadata ->> 'valid_from' then moment
+               else least(moment, earlier.metadata ->> 'valid_until' collate "C")
+             end
            ) end
    where document.id in (earlier.id, later.id);
   return (
@@ -167,9 +171,8 @@ $$;
 
 comment on function public.supersede_knowledge_document is
   'Ends a document at a time, and starts the one that replaces it: sets valid_until in the '
-  'metadata of old (an earlier one stays) and valid_from in that of new, both named by '
-  'external_key. From '
-  'then on searches return new and not old, unless as_of is before. Returns how many active chunks '
+  'metadata of old (an earlier one stays, unless it is the start of new) and valid_from in that '
+  'of new, both named by external_key. From then on searches return new and not old, unless as_of is before. Returns how many active chunks '
   'old has. Raises 22023 where a document '
   'is not stored or of another owner, and unless at is after the start of old and before the end '
   'of new.';

@@ -233,6 +233,9 @@ def test_a_superseded_document_ends_when_the_next_one_starts(knowledge: Connecti
     assert found(knowledge) == "v3"
     answer(knowledge, SUPERSEDE, old="v1", new="v2", at="2020-01-01T00:00:00Z")
     assert bounds(knowledge, "v2") == ("2020-01-01T00:00:00+00:00", "2021-01-01T00:00:00+00:00")
+    # A corrected time leaves no hole.
+    answer(knowledge, SUPERSEDE, old="v1", new="v2", at="2020-07-01T00:00:00Z")
+    assert found(knowledge, as_of="2020-03-01T00:00:00Z") == "v1"
 
 
 REFUSALS = [

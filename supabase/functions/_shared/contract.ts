@@ -334,7 +334,7 @@ export const REMEDIES_OF_CODES: Record<string, string> = {
   "25P02": "Roll the connection's transaction back: an earlier statement in it failed.",
   "3D000": "Check the database's name in the connection string.",
   "53100":
-    "The database's disk is full. Enlarge it, or free space: remove old versions with `second-brain purge`, then run `vacuum`. Nothing of this call was stored.",
+    "The database's disk is full: enlarge it, or remove old versions with purge_knowledge_chunks and run `vacuum`. If the message names shared memory, build the index with `--workers 0` or less `--memory`.",
   "53300": "Lower the number of connections, or go through the connection pooler.",
   "402": "Look at the usage of the project in Supabase's dashboard: it is over its quota.",
   "429": "Wait, and send fewer calls at once.",

@@ -322,7 +322,7 @@ $$;
 -- The pieces of words that mix capitals and small letters, or letters and digits: lru and Cache of
 -- lruCache, AB and 12345 of AB12345. Those of a word stand after a line feed, or after a form feed
 -- where the word has digits or a piece of one letter (AB12345, HepB). A character is no piece,
--- except of letters beside digits: 5 and kg of 5kg.
+-- except of digits before letters and of one letter: 5 and kg of 5kg, M and 3 of M3, not of PGE2.
 create function knowledge_internal.pieces(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -330,7 +330,7 @@ declare
   mixed constant text := '[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]]';
   two_words constant text := '[[:lower:]]{2}[[:upper:]][[:alpha:]]';
   letters constant text := '(?:[[:upper:]]+|[[:lower:]]?[[:upper:]]?[[:lower:]]+)';
-  letters_and_digits constant text := '^(?:\d+' || letters || '|' || letters || '\d+)$';
+  letters_and_digits constant text := '^(?:\d+' || letters || '|[[:alpha:]](?:\d|\d{3,}))$';
   boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
     '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
     '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';

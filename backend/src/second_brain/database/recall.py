@@ -60,12 +60,13 @@ Question = tuple[str | None, str]
 class Recall:
     """Means and medians in milliseconds over the questions for which the index was used, else all.
 
-    `used` is for how many it was used, `ef_search` that of a search. `enough` is the least of
-    EFFORTS with a recall of GOOD, None if all have less.
+    `answered` is how many have a hit, `used` for how many the index was used, `ef_search` that of a
+    search. `enough` is the least of EFFORTS with a recall of GOOD, None if all have less.
     """
 
     questions: int
     used: int
+    answered: int = 0
     at_10: float = 1.0
     at_50: float = 1.0
     indexed_ms: float = 0.0
@@ -127,6 +128,7 @@ def measure(database: Database, questions: Sequence[Question], search: Mapping[s
     return Recall(
         questions=len(questions),
         used=len(by_index),
+        answered=len(every),
         at_10=mean(used, 10),
         at_50=mean(used, MOST),
         indexed_ms=median(near.milliseconds for near in used),
@@ -147,6 +149,10 @@ def finding(what: str, found: Recall) -> Finding:
     """Return the finding of doctor about questions that are named so."""
     asked = f"{found.questions} {what}"
     shares = f"recall@10 {found.at_10:.3f}, @{MOST} {found.at_50:.3f}"
+    if found.questions and not found.answered:
+        return Finding(
+            "recall", "warning", f"{asked}: no row passes the filters", "Correct --filters."
+        )
     if not found.used:
         message = f"{asked}: all rows are compared, the index is not used: {shares}"
         if found.at_10 >= GOOD_BY_BITS:

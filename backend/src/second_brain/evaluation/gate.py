@@ -51,8 +51,12 @@ def read_baseline(path: Path | None, questions: Questions, reference: str) -> di
         if stored["fingerprint"] == questions.fingerprint:
             return before
         fault = "is of another corpus or other questions"
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError as error:
+        fault = f"cannot be read: {error.strerror}"
+    except (ValueError, KeyError, TypeError):
         fault = f"is no result of corpus eval with the mode {reference}"
     raise ConfigurationError(
-        f"{path} {fault}", remedy=f"Write it again: second-brain corpus eval --json > {path}"
+        f"{path} {fault}",
+        remedy="Give a file that `corpus eval --json` has written of the same questions, with the "
+        "same options.",
     )

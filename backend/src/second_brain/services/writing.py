@@ -85,7 +85,7 @@ class Writes(Client):
         It is written into their metadata as `valid_until` and `valid_from`. Returns how many active
         chunks `old` has. Needs the module versions.
         """
-        given = {"old": old, "new": new, "at": at or datetime.now(UTC)}
+        given = {"old": old, "new": new, "at": _moment(at)}
         return finished(self._read(int, "supersede_knowledge_document", given, timeout))
 
     def delete_owner(self, owner_id: UUID | str, *, timeout: float | None = None) -> DeletedCounts:
@@ -228,7 +228,7 @@ class AsyncWrites(Client):
         It is written into their metadata as `valid_until` and `valid_from`. Returns how many active
         chunks `old` has. Needs the module versions.
         """
-        given = {"old": old, "new": new, "at": at or datetime.now(UTC)}
+        given = {"old": old, "new": new, "at": _moment(at)}
         return await self._read(int, "supersede_knowledge_document", given, timeout)
 
     async def delete_owner(
@@ -319,6 +319,15 @@ class AsyncWrites(Client):
     async def refresh_statistics(self, *, timeout: float | None = None) -> bool:
         """`Writes.refresh_statistics` for an event loop."""
         return await self._read(bool, "refresh_knowledge_statistics", {}, timeout)
+
+
+def _moment(at: datetime | None) -> datetime:
+    if at is not None and not isinstance(at, datetime):
+        raise InvalidInputError(
+            f"at must be a datetime, not {type(at).__name__}",
+            remedy="Give a datetime with a time zone, or None for now.",
+        )
+    return at or datetime.now(UTC)
 
 
 def _upsert(
