@@ -843,7 +843,8 @@ begin
            ) as reading
   ),
   kept as (
-    -- In a very long query, the words that weigh least change the order least.
+    -- In a very long query, the words that no chunk has are of no use, and those that weigh least
+    -- change the order least.
     select ordered.lexeme, ordered.document_frequency, ordered.is_identifier, ordered.spaced_query,
            ordered.place,
            ordered.weight * case
@@ -859,7 +860,7 @@ begin
            format('{%s:1}/536870912', knowledge_internal.lexeme_dimension(ordered.lexeme))
              ::extensions.sparsevec as vector
       from ordered
-     order by ordered.weight desc, ordered.lexeme
+     order by ordered.document_frequency < 1, ordered.weight desc, ordered.lexeme
      limit most_lexemes
   )
   select array_agg(kept.lexeme order by kept.place),

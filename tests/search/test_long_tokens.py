@@ -98,3 +98,12 @@ def test_the_rarest_word_of_three_hundred_counts(knowledge: Connection) -> None:
     common = " ".join(f"filler{number}" for number in range(300))
     store(knowledge, common, f"{common} again", "zebra")
     assert 3 in numbers(search(knowledge, query_text=f"{common} zebra"))
+
+
+def test_words_that_no_chunk_has_crowd_out_none_that_one_has(knowledge: Connection) -> None:
+    store(knowledge, "a rope", "a clock")
+    unknown = (
+        f"x{number:03}x".translate(str.maketrans("0123456789", "abcdefghij"))
+        for number in range(300)
+    )
+    assert numbers(search(knowledge, query_text=f"rope {' '.join(unknown)}")) == [1]
