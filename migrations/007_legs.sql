@@ -85,8 +85,8 @@ end
 $$;
 
 -- The nearest of candidates in full precision. These are the first by embedding_bits, at most most
--- (null: all rows). is_sure: no other row can be nearer, or none of the nearest ten is in the
--- second half of the candidates. The bits of vectors without negative numbers, or of close ones,
+-- (null: all rows). is_sure: no other row can be nearer, or the nearest ten are all in the first
+-- third of the candidates. The bits of vectors without negative numbers, or of close ones,
 -- say less.
 create function knowledge_internal.nearest_candidates(
   candidates uuid[], most integer, asked_embedding extensions.vector, wanted integer,
@@ -104,7 +104,7 @@ begin
        limit wanted
     ) as near;
   is_sure := (cardinality(candidates) < most) is not false or (
-    select count(*) filter (where best.id = any (candidates[most / 2 + 1:])) = 0
+    select count(*) filter (where best.id = any (candidates[most / 3 + 1:])) = 0
       from unnest(ids[:10]) as best (id)
   );
 end

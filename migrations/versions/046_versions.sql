@@ -172,10 +172,9 @@ $$;
 comment on function public.supersede_knowledge_document is
   'Ends a document at a time, and starts the one that replaces it: sets valid_until in the '
   'metadata of old (an earlier one stays, unless it is the start of new) and valid_from in that '
-  'of new, both named by external_key. From then on searches return new and not old, unless as_of is before. Returns how many active chunks '
-  'old has. Raises 22023 where a document '
-  'is not stored or of another owner, and unless at is after the start of old and before the end '
-  'of new.';
+  'of new, both named by external_key. From then on searches return new and not old, unless as_of '
+  'is before. Returns how many active chunks old has. Raises 22023 where a document is not stored '
+  'or of another owner, and unless at is after the start of old and before the end of new.';
 revoke all on function public.supersede_knowledge_document
   from public, anon, authenticated, service_role;
 grant execute on function public.supersede_knowledge_document to service_role;

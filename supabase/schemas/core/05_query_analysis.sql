@@ -650,6 +650,7 @@ returns table (
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
+  short constant text := '^(?:\d{1,2}\W?[[:alpha:]]{1,3}|[[:alpha:]]\W?\d)$';
   -- Of a compound's weight; its parts have the rest. A number is hardly its parts.
   whole_share constant float8 := 0.5;
   number_share constant float8 := 0.85;
@@ -784,11 +785,8 @@ begin
                when rated.role = 'whole' then
                  rated.group_frequency > 0 or rated.names_something or not rated.has_parts
                when rated.role = 'part' then
-                 not (
-                   length(rated.part) = 1 and rated.has_whole
-                   -- Of E-4012, the letter alone tells nothing; of 3m it does.
-                   and rated.compound !~ '^(?:\d{1,2}\W?[[:alpha:]]{1,3}|[[:alpha:]]\W?\d)$'
-                 )
+                 -- Of E-4012, the letter alone tells nothing; of 3m it does.
+                 not (length(rated.part) = 1 and rated.has_whole and rated.compound !~ short)
                when rated.group_frequency > 0
                  then not rated.has_whole and rated.has_parts is not true
                else rated.has_parts is null
