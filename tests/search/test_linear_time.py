@@ -169,6 +169,9 @@ def test_twice_the_text_takes_twice_the_time(tracked: Connection, modules: tuple
         for name, text in SHAPES.items():
             for call in wanted:
                 twice = spent(call, text(2 * BYTES))
+                if twice > NOISE:
+                    # Again: others use the machine, too.
+                    twice = min(twice, spent(call, text(2 * BYTES)))
                 if twice > NOISE and twice > MOST_GROWTH * spent(call, text(BYTES)):
                     slow.append((name, call, twice))
             tracked.execute("delete from public.knowledge_chunks")
