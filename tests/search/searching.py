@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,12 @@ JSON_ARGUMENTS = {"filters", "required_filters", "formulations", "boosts", "quer
 
 def chunk(number: int) -> UUID:
     return UUID(int=number)
+
+
+def today(connection: Connection) -> date:
+    """Return the day of the transaction, that of a run would be another one after midnight."""
+    ((day,),) = connection.execute("select (now() at time zone 'utc')::date").fetchall()
+    return day
 
 
 def store(connection: Connection, *chunks: Mapping[str, Any] | str) -> None:

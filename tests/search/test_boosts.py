@@ -10,14 +10,25 @@ from uuid import UUID
 import pytest
 from filtering import one, value_of
 from psycopg.types.json import Jsonb
-from searching import FUSIONS, NORTH, Row, answer, call, chunk, numbers, refused, search, store
+from searching import (
+    FUSIONS,
+    NORTH,
+    Row,
+    answer,
+    call,
+    chunk,
+    numbers,
+    refused,
+    search,
+    store,
+    today,
+)
 
 from conftest import Connect, Connection
 from support.documents import upsert
 
 pytestmark = pytest.mark.module("arrange")
 
-TODAY = datetime.now(UTC).date()
 LIKES: list[Any] = [None, 0, 3, 250, -7, 0.5, 1e300, "12", True, [5], {"a": 1}]
 POSTED: list[Any] = [
     *(None, "2026-02-30", "soon", 20000, ["2026-01-01"], "20260101"),
@@ -25,15 +36,12 @@ POSTED: list[Any] = [
 ]
 
 
-def ago(days: int) -> date:
-    return TODAY - timedelta(days=days)
-
-
 @pytest.fixture
 def corpus(knowledge: Connection) -> Connection:
     """Sixty chunks with the same word, and values of all types."""
     draw = random.Random(3)
-    dates = [None, ago(-3), ago(0), ago(1), ago(40), ago(4000)]
+    ages = [-3, 0, 1, 40, 4000]
+    dates = [None, *(today(knowledge) - timedelta(days=age) for age in ages)]
 
     def drawn(number: int) -> dict[str, Any]:
         likes, posted = draw.choice(LIKES), draw.choice(POSTED)
@@ -92,7 +100,7 @@ def factor(row: Row, boost: dict[str, Any], asked_at: datetime) -> float:
     else:
         is_date = isinstance(value, date)
         number = midnight(value) if is_date else days(value)
-        now = midnight(TODAY) if is_date else asked_at.timestamp() / 86400
+        now = midnight(asked_at.date()) if is_date else asked_at.timestamp() / 86400
         origin = now if boost["origin"] == "now" else days(boost["origin"])
     if number is None:
         return 1

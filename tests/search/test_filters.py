@@ -3,20 +3,19 @@
 `test_filters_reference.py` draws filters on every field with every op.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from filtering import ME, YOU, check_filters, one, passing, store_alphas
 from psycopg.types.json import Jsonb
-from searching import NORTH, answer, chunk, insert, numbers, search, store_document
+from searching import NORTH, answer, chunk, insert, numbers, search, store_document, today
 
 from conftest import Connection
 from second_brain.filters import FilterBuilder, FilterExpression, conditions
 
-TODAY = datetime.now(UTC).date()
-YESTERDAY, TOMORROW = TODAY - timedelta(days=1), TODAY + timedelta(days=1)
+ONE_DAY = timedelta(days=1)
 
 
 def test_every_field_is_a_column_of_the_rows_that_a_sample_reads(knowledge: Connection) -> None:
@@ -85,15 +84,16 @@ def test_the_largest_filter_is_answered(knowledge: Connection) -> None:
 
 @pytest.fixture
 def corpus(knowledge: Connection) -> Connection:
+    yesterday, tomorrow = today(knowledge) - ONE_DAY, today(knowledge) + ONE_DAY
     for number, key in ((901, "read.md"), (902, "new.md")):
         store_document(knowledge, chunk(number), external_key=key, visibility="public")
     store_alphas(
         knowledge,
-        {"metadata": {"team": "a", "expires": str(TOMORROW)}, "document_id": chunk(901)},
-        {"metadata": {"team": "b", "expires": str(YESTERDAY)}, "document_id": chunk(902)},
-        {"metadata": {"team": "b", "path": "src/a.py"}, "document_date": TOMORROW},
+        {"metadata": {"team": "a", "expires": str(tomorrow)}, "document_id": chunk(901)},
+        {"metadata": {"team": "b", "expires": str(yesterday)}, "document_id": chunk(902)},
+        {"metadata": {"team": "b", "path": "src/a.py"}, "document_date": tomorrow},
         {"metadata": {"team": None, "path": "docs/a.md"}, "owner_id": ME},
-        {"metadata": {}, "document_date": YESTERDAY, "owner_id": YOU},
+        {"metadata": {}, "document_date": yesterday, "owner_id": YOU},
     )
     return knowledge
 
@@ -112,7 +112,7 @@ def test_groups_days_and_keys_keep_the_rows_that_they_say(corpus: Connection) ->
             (one("document_date", "lte", "now"), {5}),
             (one("created_at", "gte", "today"), {1, 2, 3, 4, 5}),
             (one("created_at", "gt", "now"), set()),
-            (one("document_date", "between", ["today", str(TOMORROW)]), {3}),
+            (one("document_date", "between", ["today", str(today(corpus) + ONE_DAY)]), {3}),
             (one("id", "not_in", [str(chunk(1)), str(chunk(2))]), {3, 4, 5}),
             (one("external_key", "not_in", ["read.md", "nowhere.md"]), {2, 3, 4, 5}),
             (one("external_key", "in", ["nowhere.md"]), set()),
@@ -149,12 +149,12 @@ def test_an_empty_answer_names_the_group_that_no_row_passes(corpus: Connection) 
 
 def test_a_builder_makes_groups_of_expressions_dicts_and_builders() -> None:
     both = FilterBuilder().add_category("note").add_metadata("team", "a")
-    later = FilterExpression("document_date", "gt", TODAY)
+    later = FilterExpression("document_date", "gt", date(2026, 1, 31))
     built = FilterBuilder().add_group("any", both, later, {"team": "b"})
     built = built.add_group("not", FilterExpression("metadata.archived", "is_not_null"))
     of_both = one("knowledge_type", "eq", "note") + one("metadata.team", "eq", "a")
     assert conditions(built) == [
-        {"any": [{"all": of_both}, *one("document_date", "gt", str(TODAY)), {"team": "b"}]},
+        {"any": [{"all": of_both}, *one("document_date", "gt", "2026-01-31"), {"team": "b"}]},
         {"not": {"field": "metadata.archived", "op": "is_not_null"}},
     ]
 
