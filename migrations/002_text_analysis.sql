@@ -359,6 +359,21 @@ begin
 end
 $$;
 
+-- A text in which the words of letters and digits are two words: DS 7604 for DS7604, 5 kg for 5kg;
+-- not 22nd, and not PGE2, which is one word.
+create function knowledge_internal.letters_and_digits_apart(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return regexp_replace(
+    source,
+    '(?<=(?:^|\s)[-("]*)(?!\d+(?:st|nd|rd|th)\M)'
+      '(?:([[:alpha:]]{2,})(\d{2,})|([[:alpha:]])(\d|\d{3,})|(\d+)([[:alpha:]]+))(?![^\s.,;:!?)"])',
+    '\1\3\5 \2\4\6', 'g'
+  );
+end
+$$;
+
 -- The letters, each of which is a word and is found inside a word, as the inside of a regular
 -- expression's brackets: Han and Hangul.
 create function knowledge_internal.letters_found_alone() returns text
@@ -641,7 +656,7 @@ $$;
 -- within that many positions more than they take in it. A word that stands in it twice counts once.
 -- The words may be neighbours inside one word ("user name" of getUserName). A compound is found as
 -- one word too; only as one word, also in a longer phrase, where it begins or ends with a stop word
--- (check-in is not check), except an elided one (l'Iran).
+-- (check-in is not check), except an elided one (l'Iran). A version is found with a v and without.
 create function knowledge_internal.phrase_query(
   configuration regconfig, phrase text, further integer default null
 ) returns tsquery
@@ -649,6 +664,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   words constant text := knowledge_internal.apart(phrase);
+  spaced constant text := knowledge_internal.letters_and_digits_apart(phrase);
   condition tsquery := phraseto_tsquery(configuration, words);
   compound record;
 begin
@@ -670,6 +686,7 @@ begin
   for compound in
     select plainto_tsquery(configuration, listed.joined)
              || plainto_tsquery(configuration, knowledge_internal.without_v(listed.joined))
+             || plainto_tsquery(configuration, regexp_replace(listed.joined, '^(?=\d+p\d)', 'v'))
              as query,
            listed.is_alone,
            0 = any (array[
@@ -692,6 +709,9 @@ begin
       else condition
     end;
   end loop;
+  if spaced <> phrase then
+    condition := condition || knowledge_internal.phrase_query(configuration, spaced, further);
+  end if;
   return condition;
 end
 $$;

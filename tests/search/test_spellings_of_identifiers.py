@@ -1,8 +1,11 @@
 """Versions with and without v, letters and digits joined, spaced and hyphened, are the same."""
 
 from itertools import product
+from typing import Any
 
 import pytest
+from filtering import one
+from psycopg.types.json import Jsonb
 from searching import numbers, search, store
 
 from conftest import Connection
@@ -30,6 +33,39 @@ def test_letters_and_digits_are_found_in_each_spelling(
     store(knowledge, *(f"{one} recorder" for one in spellings), "laptop with nothing")
     for typed in (*spellings, *map(str.lower, spellings)):
         assert sorted(numbers(search(knowledge, query_text=typed))) == [1, 2, 3], typed
+
+
+CONDITIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ('"{}"', {}),
+    ("-{} thing", {}),
+    ('-"{}" thing', {}),
+    ("{}", {"search_mode": "simple"}),
+    ("{}", {"search_mode": "phrase"}),
+    ("thing", {"op": "has_any_word"}),
+    ("thing", {"op": "has_all_words"}),
+    ("thing", {"op": "has_no_word"}),
+)
+
+
+@pytest.mark.parametrize("name", [*NAMES, ("v", "2.4.1"), ("V", "3.11")])
+def test_conditions_are_the_same_in_each_spelling(
+    knowledge: Connection, name: tuple[str, str]
+) -> None:
+    is_version = name[0] in "vV"
+    spellings = [name[1], "".join(name)]
+    if not is_version:
+        spellings = ["".join(name), " ".join(name), "-".join(name)]
+    others = ["DS 7605", "16 MB", "v2.4.2", "3.12", "4 m", "m 4"]
+    store(knowledge, *(f"a thing: {text} and more" for text in spellings + others))
+    same, all_ = set(range(1, len(spellings) + 1)), set(range(1, len(spellings + others) + 1))
+    for (question, asked), typed in product(CONDITIONS, spellings):
+        if "-{}" in question and " " in typed:
+            continue
+        op = asked.get("op")
+        rest = asked if op is None else {"filters": Jsonb(one("text", op, [typed]))}
+        found = set(numbers(search(knowledge, query_text=question.format(typed), **rest)))
+        is_excluded = question.startswith("-") or op == "has_no_word"
+        assert found == (all_ - same if is_excluded else same), (question, asked, typed)
 
 
 def test_what_is_stored_beside_hides_nothing(knowledge: Connection) -> None:

@@ -325,7 +325,7 @@ begin
       continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
         when operand.is_phrase or operand.is_excluded
-             or knowledge_internal.joined(operand.source) <> '' then
+             or operand.source ~ '\d' or knowledge_internal.joined(operand.source) <> '' then
           knowledge_internal.phrase_query(
             configuration, operand.source, case when reads_distances then operand.further end
           )
@@ -492,9 +492,6 @@ set standard_conforming_strings = on as $$
 declare
   mixed constant text :=
     '^[[:alnum:]]*(?:[[:lower:]]{2}[[:upper:]]|[[:alpha:]]\d|\d[[:alpha:]])[[:alnum:]]*$';
-  -- Their pieces are read as the parts of AB-12345 are, but not those of 22nd.
-  letters_and_digits constant text :=
-    '^(?!\d+(?:st|nd|rd|th)$)(?:[[:alpha:]]{2,}\d{2,}|[[:alpha:]](?:\d|\d{3,})|\d+[[:alpha:]]+)$';
   tokens text[];
   wholes text[]; -- of compounds
   words text;
@@ -576,6 +573,8 @@ begin
                    when translate(split.pieces, E'\f\n ', '') = compound.source
                      then btrim(split.pieces, E'\f\n ')
                  end as spaced,
+                 knowledge_internal.letters_and_digits_apart(compound.source) <> compound.source
+                   as is_two_words,
                  split.pieces
             from (
               select min(token.source) as source, min(token.whole) as whole,
@@ -595,12 +594,12 @@ begin
                    'part',
                    case
                      when typed.whole <> typed.source then knowledge_internal.apart(typed.source)
-                     when typed.source ~ letters_and_digits then typed.spaced
+                     when typed.is_two_words then typed.spaced
                    end
                  ),
                  (
                    'piece',
-                   case when typed.source !~ letters_and_digits or typed.spaced is null
+                   case when not typed.is_two_words or typed.spaced is null
                      then typed.pieces end
                  )
              ) as form (role, source)
