@@ -36,6 +36,9 @@ def test_it_is_low_where_the_corpus_has_another_one(corpus: Connection) -> None:
         "getUserEmail",
         "KB5001331",
         "zebra-order",
+        "room 31",
+        "room 31 closed",
+        "error 0x8007 of getUserName",
     ):
         rows = search(corpus, query_text=text)
         assert all(row["answer_confidence"] < LOW for row in rows), text

@@ -616,17 +616,19 @@ $$;
 -- word (stop_word_in) count as chunks that have it. probability: that it is none in the query.
 create function knowledge_internal.weight_of_word(
   document_count float8, document_frequency float8, stop_word_in float8 default 0,
-  probability float8 default 1
+  probability float8 default 1, is_number boolean default false
 ) returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   least_probability constant float8 := 0.001;
+  absent_number constant float8 := 3;
   frequency constant float8 := least(document_frequency + stop_word_in, document_count);
 begin
   return ln(
     1 + greatest(document_count - frequency + 0.5::float8, 0.5::float8) / (frequency + 0.5::float8)
-  ) * greatest(probability, least_probability);
+  ) * greatest(probability, least_probability)
+    * case when is_number and document_frequency = 0 then absent_number else 1 end;
 end
 $$;
 
@@ -718,7 +720,8 @@ begin
   rated as (
     select known.*,
            knowledge_internal.weight_of_word(
-             settings.document_count, known.group_frequency, known.stop_word_in, known.probability
+             settings.document_count, known.group_frequency, known.stop_word_in, known.probability,
+             known.role = 'word' and known.lexeme ~ '\d'
            )
              as idf,
            bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
@@ -1174,7 +1177,8 @@ begin
     weighed as (
       select lexeme.*, ('''' || lexeme.lexeme || '''')::tsquery as query,
              lexeme.occurrences * knowledge_internal.weight_of_word(
-               document_count, least(lexeme.frequency, document_count)
+               document_count, least(lexeme.frequency, document_count),
+               is_number => lexeme.lexeme ~ '\d'
              ) as weight
         from lexeme
     )
