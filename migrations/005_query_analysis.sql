@@ -134,7 +134,9 @@ language plpgsql immutable parallel safe security invoker set search_path = pg_c
 set standard_conforming_strings = on as $$
 begin
   return '(?<![^\s(])(?:(?:NOT|AND|NEAR(?:/\d+)?)(?=[\s(])|[-!+]\(|[!+](?=[[:alpha:]"])'
-    '|(?:&&|[|]{2})(?=\s))|(?<=[[:alpha:]])[*](?!\S)';
+    '|(?:&&|[|]{2})(?=\s)'
+    '|(?:site|filetype|intitle|inurl|title|author|tag|type|from|before|after):(?=[[:alnum:]"]))'
+    '|(?:(?<=[[:alpha:]]{2})(?:[*]|\^\d+)|(?<=[[:lower:]])~\d?)(?!\S)';
 end
 $$;
 
