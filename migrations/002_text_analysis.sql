@@ -161,23 +161,23 @@ begin
     );
   end if;
   if source ~ '[\u2010-\u2013\u2212\u05BE\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B'
-      '\u2032\uA78C\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06C1\u06CC\u0660-\u066C\u06F0-\u06F9'
+      '\u2032\uA78C\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06BE\u06C0\u06C1\u06C3\u06CC\u06D2\u06D3\u0660-\u066C\u06F0-\u06F9'
       '\u0966-\u096F\u0E50-\u0E59]' then
     source := regexp_replace(source, '[\u2010-\u2013\u2212\u05BE]', '-', 'g');
     source := regexp_replace(
       source, '[\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B\u2032\uA78C]', '''', 'g'
     );
     -- Slow, because each character is looked for among all of these.
-    if source ~ '[\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06C1\u06CC\u0660-\u066C\u06F0-\u06F9'
+    if source ~ '[\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06BE\u06C0\u06C1\u06C3\u06CC\u06D2\u06D3\u0660-\u066C\u06F0-\u06F9'
         '\u0966-\u096F\u0E50-\u0E59]' then
       source := translate(
         source,
-        U&'\2044\03A3\03C2\0649\06CC\06A9\06AA\06C1\066B\066C'
+        U&'\2044\03A3\03C2\0649\06CC\06D2\06A9\06AA\06BE\06C0\06C1\06C3\06D3\066B\066C'
           '\0660\0661\0662\0663\0664\0665\0666\0667\0668\0669'
           '\06F0\06F1\06F2\06F3\06F4\06F5\06F6\06F7\06F8\06F9'
           '\0966\0967\0968\0969\096A\096B\096C\096D\096E\096F'
           '\0E50\0E51\0E52\0E53\0E54\0E55\0E56\0E57\0E58\0E59',
-        '/' || U&'\03C3\03C3\064A\064A\0643\0643\0647' || '.,' || repeat('0123456789', 4)
+        '/' || U&'\03C3\03C3\064A\064A\064A\0643\0643\0647\0647\0647\0629\0626' || '.,' || repeat('0123456789', 4)
       );
     end if;
   end if;
@@ -359,8 +359,8 @@ begin
 end
 $$;
 
--- A text in which the words of letters and digits are two words: DS 7604 for DS7604, 5 kg for 5kg;
--- not 22nd, and not PGE2, which is one word.
+-- A text in which the words of letters and digits are two words: DS 7604 for DS7604, 2.5 kg for
+-- 2.5kg; not 22nd, and not PGE2, which is one word.
 create function knowledge_internal.letters_and_digits_apart(source text) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
@@ -368,7 +368,8 @@ begin
   return regexp_replace(
     source,
     '(?<=(?:^|\s)[-("]*)(?!\d+(?:st|nd|rd|th)\M)'
-      '(?:([[:alpha:]]{2,})(\d{2,})|([[:alpha:]])(\d|\d{3,})|(\d+)([[:alpha:]]+))(?![^\s.,;:!?)"])',
+      '(?:([[:alpha:]]{2,})(\d{2,})|([[:alpha:]])(\d|\d{3,})|(\d+(?:[.,]\d+)*)([[:alpha:]]+))'
+      '(?![^\s.,;:!?)"])',
     '\1\3\5 \2\4\6', 'g'
   );
 end
@@ -664,7 +665,12 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
   words constant text := knowledge_internal.apart(phrase);
-  spaced constant text := knowledge_internal.letters_and_digits_apart(phrase);
+  -- Versions without v.
+  bare constant text := regexp_replace(phrase, '\mv(?=\d+\.\d)', '', 'gi');
+  -- In a longer phrase, parts of two compounds would be neighbours.
+  spaced constant text := case
+    when btrim(phrase) ~ '\s' then bare else knowledge_internal.letters_and_digits_apart(bare)
+  end;
   condition tsquery := phraseto_tsquery(configuration, words);
   compound record;
 begin
@@ -685,14 +691,14 @@ begin
   end if;
   for compound in
     select plainto_tsquery(configuration, listed.joined)
-             || plainto_tsquery(configuration, knowledge_internal.without_v(listed.joined))
              || plainto_tsquery(configuration, regexp_replace(listed.joined, '^(?=\d+p\d)', 'v'))
              as query,
-           listed.is_alone,
+           listed.is_alone, listed.joined ~ '^v?\d+p\d' as is_version,
            0 = any (array[
              numnode(plainto_tsquery(configuration, split_part(listed.parts, ' ', 1))),
              numnode(plainto_tsquery(configuration, split_part(listed.parts, ' ', -1)))
-           ]) and strpos(listed.word, '''') = 0 as is_one_word
+           ]) and (strpos(listed.word, '''') = 0 or listed.word ~ '[[:alnum:]][-_/]')
+             as is_one_word
       from (
         select split.word, knowledge_internal.joined(split.word) as joined,
                btrim(knowledge_internal.apart(split.word), ' "().,;:!?') as parts,
@@ -705,11 +711,17 @@ begin
     condition := case
       when compound.is_one_word and compound.is_alone then compound.query
       when compound.is_one_word then condition && compound.query
+      -- That of release/2.4.1 stands inside another word.
+      when compound.is_alone and compound.is_version then condition || compound.query
       when compound.is_alone then condition || knowledge_internal.whole_words(compound.query)
       else condition
     end;
   end loop;
-  if spaced <> phrase then
+  -- Not where a part is a stop word: S3 is not each 3.
+  if spaced <> phrase
+     and numnode(phraseto_tsquery(configuration, knowledge_internal.apart(spaced)))
+         = numnode(phraseto_tsquery(configuration, words)) + 2 * (length(spaced) - length(bare))
+  then
     condition := condition || knowledge_internal.phrase_query(configuration, spaced, further);
   end if;
   return condition;

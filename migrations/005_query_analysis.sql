@@ -133,10 +133,13 @@ create function knowledge_internal.foreign_operators() returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  return '(?<![^\s(])(?:(?:NOT|AND|NEAR(?:/\d+)?)(?=[\s(])|[-!+]\(|[!+](?=[[:alpha:]"])'
-    '|(?:&&|[|]{2})(?=\s)'
-    '|(?:site|filetype|intitle|inurl|title|author|tag|type|from|before|after):(?=[[:alnum:]"]))'
-    '|(?:(?<=[[:alpha:]]{2})(?:[*]|\^\d+)|(?<=[[:lower:]])~\d?)(?!\S)';
+  return '(?<![^\s(])(?:(?:AND|(?:AND)?NOT)(?=[\s(":-])|[-!+][([{]|[-!+]*[!+](?=["[:alpha:]])'
+    '|(?:&[&!]|[|]{1,2})(?=\s)'
+    '|--(?=[[:alpha:]])|(?:O?NEAR|ADJ\d*)(?=\s)|(?:O?NEAR|AROUND|WITHIN|W)(?:/\d+|\(\d+\))'
+    '|[[:alpha:]_.]+:(?=[<>=])|\[\S+ TO (?=\S+\])|[*?](?=[[:alpha:]])'
+    '|(?:site|filetype|intitle|inurl|title|heading|content|body|author|category|label|tag|type'
+    '|lang|status|repo|in|from|before|after|created|updated):(?=[[:alnum:]"]))'
+    '|(?:(?<=[[:alpha:]]{2})(?:[*]|\^\d+)|(?<=[[:lower:]])~\d?|(?<=")(?:\^\d+|~))(?!\S)';
 end
 $$;
 
@@ -185,7 +188,7 @@ declare
   characters_read constant integer := 4096;
   phrases constant text := '(?<![[:alnum:]])-?"[^"]*"(?:~\d+(?![[:alnum:]]))?';
   -- Phones and word processors replace straight quotation marks; other spaces and the marks of
-  -- directions are copied with a text.
+  -- directions are copied with a text. Digits of other scripts are read as ASCII ones.
   typed constant text := translate(
     case
       when octet_length(query_text) = length(query_text) then left(query_text, characters_read)
@@ -194,9 +197,9 @@ declare
         left(query_text, characters_read), '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g'
       )
     end,
-    '“”„‟«»＂' || U&'\00A0\1680\2000\2001\2002\2003\2004\2005\2006\2007\2008\2009\200A\2028\2029'
+    '“”„‟«»＂٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९０１２３４５６７８９' || U&'\00A0\1680\2000\2001\2002\2003\2004\2005\2006\2007\2008\2009\200A\2028\2029'
       '\202F\205F\3000\200B\200E\200F\202A\202B\202C\202D\202E\2066\2067\2068\2069\FEFF',
-    repeat('"', 7) || repeat(' ', 18)
+    repeat('"', 7) || repeat('0123456789', 4) || repeat(' ', 18)
   );
   operand knowledge_internal.query_operand;
   operands knowledge_internal.query_operand[] := '{}';
@@ -328,7 +331,7 @@ begin
       continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
         when operand.is_phrase or operand.is_excluded
-             or operand.source ~ '\d' or knowledge_internal.joined(operand.source) <> '' then
+             or operand.source ~ '[0-9]' or knowledge_internal.joined(operand.source) <> '' then
           knowledge_internal.phrase_query(
             configuration, operand.source, case when reads_distances then operand.further end
           )
@@ -572,13 +575,12 @@ begin
         from (
           select compound.*,
                  case
+                   when two.words <> compound.source then two.words
                    when compound.whole <> compound.source then compound.source
                    when translate(split.pieces, E'\f\n ', '') = compound.source
                      then btrim(split.pieces, E'\f\n ')
                  end as spaced,
-                 knowledge_internal.letters_and_digits_apart(compound.source) <> compound.source
-                   as is_two_words,
-                 split.pieces
+                 two.words <> compound.source as is_two_words, split.pieces
             from (
               select min(token.source) as source, min(token.whole) as whole,
                      count(*)::integer as occurrences,
@@ -588,6 +590,7 @@ begin
                group by lower(token.source)
             ) as compound
            cross join knowledge_internal.pieces(compound.source) as split (pieces)
+           cross join knowledge_internal.letters_and_digits_apart(compound.source) as two (words)
         ) as typed
        cross join lateral (
                values
@@ -596,15 +599,11 @@ begin
                  (
                    'part',
                    case
-                     when typed.whole <> typed.source then knowledge_internal.apart(typed.source)
-                     when typed.is_two_words then typed.spaced
+                     when typed.whole <> typed.source or typed.is_two_words
+                       then knowledge_internal.apart(typed.spaced)
                    end
                  ),
-                 (
-                   'piece',
-                   case when not typed.is_two_words or typed.spaced is null
-                     then typed.pieces end
-                 )
+                 ('piece', case when not typed.is_two_words then typed.pieces end)
              ) as form (role, source)
        cross join unnest(configurations) with ordinality as language (configuration, number)
        cross join unnest(to_tsvector(language.configuration, form.source)) as analysed
@@ -619,19 +618,27 @@ $$;
 -- word (stop_word_in) count as chunks that have it. probability: that it is none in the query.
 create function knowledge_internal.weight_of_word(
   document_count float8, document_frequency float8, stop_word_in float8 default 0,
-  probability float8 default 1, is_number boolean default false
+  probability float8 default 1
 ) returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
 declare
   least_probability constant float8 := 0.001;
-  absent_number constant float8 := 3;
   frequency constant float8 := least(document_frequency + stop_word_in, document_count);
 begin
   return ln(
     1 + greatest(document_count - frequency + 0.5::float8, 0.5::float8) / (frequency + 0.5::float8)
-  ) * greatest(probability, least_probability)
-    * case when is_number and document_frequency = 0 then absent_number else 1 end;
+  ) * greatest(probability, least_probability);
+end
+$$;
+
+-- How many words a number or identifier counts that no chunk has, for the confidence: another room
+-- does not answer room 31.
+create function knowledge_internal.absent_number() returns float8
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return 3::float8;
 end
 $$;
 
@@ -723,8 +730,7 @@ begin
   rated as (
     select known.*,
            knowledge_internal.weight_of_word(
-             settings.document_count, known.group_frequency, known.stop_word_in, known.probability,
-             known.role = 'word' and known.lexeme ~ '\d'
+             settings.document_count, known.group_frequency, known.stop_word_in, known.probability
            )
              as idf,
            bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
@@ -754,6 +760,11 @@ begin
                when shared.group_frequency = 0 then shared.idf / shared.unknown_idf
                else least(shared.idf / shared.parts_idf, shared.idf / shared.compound_idf)
              end
+           end * case
+             when shared.group_frequency = 0 and shared.role in ('word', 'whole')
+                  and (shared.lexeme ~ '\d' or shared.is_identifier)
+               then knowledge_internal.absent_number()
+             else 1
            end
          ),
          min(
@@ -803,7 +814,7 @@ end
 $$;
 
 -- A question with the lexemes of its text, which is normalised, and their weights. It asks for an
--- identifier if it has few other words, or quotes it.
+-- identifier if it is one sentence with few other words, or quotes it.
 create function knowledge_internal.with_lexemes(
   question knowledge_internal.question, wanted text, expansions knowledge_internal.expansion[],
   settings knowledge_internal.search_settings, quoted text default ''
@@ -815,9 +826,10 @@ declare
   -- That the question asks for its identifiers; else it mentions them, and what is not there of
   -- them counts as one word.
   is_subject constant boolean := (
-    select count(*) < other_words
+    select count(*) < other_words and wanted !~ '[?!][[:space:]]+[^[:space:]]'
       from unnest(question.words, question.compounds) as said (word, compound)
-     where said.compound is null and not knowledge_internal.is_identifier(said.word)
+     where said.compound is null and said.word !~ '[0-9]'
+       and not knowledge_internal.is_identifier(said.word)
   );
   quoted_words constant tsvector := (
     select string_agg(
@@ -837,7 +849,7 @@ begin
               cross join lateral knowledge_internal.phrase_query(
                       language.configuration, reading.spaced
                     ) as phrase (query)
-              where reading.spaced is not null and numnode(phrase.query) > 0
+              where reading.spaced is not null and phrase.query::text ~ '<'
            ) end as spaced_query,
            row_number() over (order by reading.document_frequency, reading.lexeme) as place
       from knowledge_internal.weighed_readings(
@@ -993,7 +1005,8 @@ begin
       wanted, configurations, collections,
       -- A word that is followed by a space is complete.
       case when prefix_last then substring(
-        query_text from '(?:^|\s)([[:alpha:]' || knowledge_internal.letters_of_words() || ']+)$'
+        knowledge_internal.normalised(query_text)
+        from '(?:^|\s)([[:alpha:]' || knowledge_internal.letters_of_words() || ']+)$'
       ) end,
       scope
     );
@@ -1180,9 +1193,9 @@ begin
     weighed as (
       select lexeme.*, ('''' || lexeme.lexeme || '''')::tsquery as query,
              lexeme.occurrences * knowledge_internal.weight_of_word(
-               document_count, least(lexeme.frequency, document_count),
-               is_number => lexeme.lexeme ~ '\d'
-             ) as weight
+               document_count, least(lexeme.frequency, document_count)
+             ) * case when lexeme.frequency = 0 and lexeme.lexeme ~ '\d'
+               then knowledge_internal.absent_number() else 1 end as weight
         from lexeme
     )
     select array_agg(weighed.lexeme order by weighed.frequency, weighed.lexeme),
@@ -1269,7 +1282,9 @@ begin
               limit 1
            ) as best
   loop
-    pattern := '\m' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g') || '\M';
+    -- \m and \M know no word that ends in a sign of the scripts of India.
+    pattern := '(?<![[:alnum:]])' || regexp_replace(typed, '([^[:alnum:]])', '\\\1', 'g')
+      || '(?![[:alnum:]])';
     if corrected ~* pattern then
       corrected := regexp_replace(corrected, pattern, nearest, 'gi');
       replaced := coalesce(replaced, '{}') || jsonb_build_object(typed, nearest);

@@ -261,7 +261,7 @@ create trigger pass_document_on
   )
   execute function knowledge_internal.pass_document_on();
 
--- A heading that is the title, or a path below it, of chunks that the same readers see.
+-- A heading that is the title or begins with it, of chunks that the same readers see.
 create function knowledge_internal.pass_headings_on() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- As in pass_document_on.
@@ -276,7 +276,12 @@ begin
          )
    where chunk.document_id = new.id
      and chunk.status = 'active'
-     and starts_with(coalesce(chunk.heading, '') || ' > ', coalesce(old.title, '') || ' > ')
+     and starts_with(coalesce(chunk.heading, ''), coalesce(old.title, ''))
+     -- Not a longer word, and all of the heading where there was no title.
+     and strpos(
+           case when old.title <> '' then E' \t\n\r>:;,./|()[]-–—' else '' end,
+           substr(coalesce(chunk.heading, ''), length(coalesce(old.title, '')) + 1, 1)
+         ) > 0
      and (chunk.owner_id, chunk.visibility, chunk.allowed_groups, chunk.sensitivity)
          is not distinct from (new.owner_id, new.visibility, new.allowed_groups, new.sensitivity);
   return null;

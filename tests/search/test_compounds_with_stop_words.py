@@ -36,6 +36,24 @@ def test_it_is_found_excluded_and_filtered_as_one_word(
     assert compound not in named.get(2, [])
 
 
+@pytest.mark.parametrize(
+    ("language", "compound", "part"),
+    [
+        ("french", "c'est-à-dire", "Il faut dire oui"),
+        ("french", "l'au-delà", "Il va delà"),
+        ("english", "don't-care", "We care"),
+        ("english", "what's-new", "A new page"),
+    ],
+)
+def test_an_apostrophe_changes_nothing(
+    knowledge: Connection, language: str, compound: str, part: str
+) -> None:
+    texts = (f"thing {compound}", f"thing {part}")
+    store(knowledge, *({"content": text, "language": language} for text in texts))
+    assert numbers(search(knowledge, query_text=f'"{compound}"')) == [1]
+    assert numbers(search(knowledge, query_text=f"thing -{compound}")) == [2]
+
+
 def test_other_compounds_are_found_as_spaced(knowledge: Connection) -> None:
     store(knowledge, "a long lasting colour", "day to day work", "Iran", "the to-do list")
     for phrase, found in (

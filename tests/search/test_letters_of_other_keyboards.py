@@ -5,7 +5,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from searching import numbers, search, store
+from searching import insert, numbers, search, store
 
 from conftest import Connection
 
@@ -17,6 +17,9 @@ SPELLINGS = (
     ("الدورى", "الدوري"),
     ("مکتبی", "مكتبي"),
     ("ہوا", "هوا"),
+    ("پھول", "پهول"),
+    ("مدینۃ", "مدينة"),
+    ("لڑکے", "لڑكي"),
 )
 
 
@@ -30,6 +33,21 @@ def test_each_spelling_finds_the_other(
         rows = search(knowledge, query_text=typed)
         assert set(numbers(rows)) == {1, 2}
         assert all(row["matched_terms"] == [typed] for row in rows)
+
+
+@pytest.mark.module("words")
+@pytest.mark.parametrize(
+    ("word", "beginning", "typo"),
+    [("کتابخانه", "کتاب", "کتبخانه"), ("یونیورسٹی", "یون", "یونورسٹی"), ("مدیریت", "مدی", "مدیرت")],
+)
+def test_beginnings_typos_and_synonyms_are_read_alike(
+    knowledge: Connection, word: str, beginning: str, typo: str
+) -> None:
+    store(knowledge, {"content": f"zzz {word}", "language": "simple"}, "other")
+    assert numbers(search(knowledge, query_text=beginning, prefix_last=True)) == [1]
+    assert numbers(search(knowledge, query_text=typo)) == [1]
+    insert(knowledge, "knowledge_synonyms", {"term": "library", "synonym": word})
+    assert numbers(search(knowledge, query_text="library")) == [1]
 
 
 def test_the_page_lists_all_letters_that_are_read_as_others(knowledge: Connection) -> None:

@@ -93,10 +93,9 @@ def test_a_query_of_many_of_them_is_answered(outages: Connection) -> None:
 
 def test_no_match_crosses_the_end_of_a_heading(knowledge: Connection) -> None:
     store(knowledge, {"heading": "Power", "content": "cut DS-7604"})
-    for query in ('"power cut"~20', '"power ds7604"~20'):
+    for query in ('"power cut"~20', '"power ds7604"~20', '"cut ds7604"~20'):
         assert search(knowledge, query_text=query)[0]["notes"] == {"relaxed": [query]}
-    for query in ('"cut ds7604"~20', '"cut 7604"~1'):
-        assert search(knowledge, query_text=query)[0]["notes"] is None
+    assert search(knowledge, query_text='"cut 7604"~1')[0]["notes"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Versions with and without v, letters and digits joined, spaced and hyphened, are the same."""
 
+import re
 from itertools import product
 from typing import Any
 
@@ -66,6 +67,37 @@ def test_conditions_are_the_same_in_each_spelling(
         found = set(numbers(search(knowledge, query_text=question.format(typed), **rest)))
         is_excluded = question.startswith("-") or op == "has_no_word"
         assert found == (all_ - same if is_excluded else same), (question, asked, typed)
+
+
+@pytest.mark.parametrize("typed", ["S3", "A4", "30s", "AS400", "A380", "10am", "I7", "9a"])
+def test_a_number_beside_a_stop_word_does_not_stand_for_it(
+    knowledge: Connection, typed: str
+) -> None:
+    other = re.sub("[A-Za-z]+", "XY", typed)
+    store(knowledge, f"thing {typed}", f"thing {other}")
+    for text, found in ((f'"{typed}"', {1}), (f"thing -{typed}", {2})):
+        assert set(numbers(search(knowledge, query_text=text))) == found
+
+
+@pytest.mark.parametrize(
+    "name", ["release/{}", "pkg@{}", "pkg-{}.tgz", "image:{}", "x/{}/y", "{}-rc1", "[{}]", "=={}"]
+)
+def test_a_version_behind_a_name_is_met_with_a_v_and_without(
+    knowledge: Connection, name: str
+) -> None:
+    versions = ("2.4.1", "v2.4.1")
+    store(knowledge, *(f"tagged {name.format(one)}" for one in versions), "tagged v2.4.10")
+    for typed in versions:
+        assert set(numbers(search(knowledge, query_text=f'"{typed}"'))) == {1, 2}
+        assert numbers(search(knowledge, query_text=f"tagged -{typed}")) == [3]
+
+
+@pytest.mark.parametrize(
+    ("joined", "apart"), [("iPhone15", "iPhone 15"), ("10kΩ", "10 kΩ"), ("2.5mm", "2.5 mm")]
+)
+def test_a_joined_name_finds_the_two_words(knowledge: Connection, joined: str, apart: str) -> None:
+    store(knowledge, f"{apart} one", f"{joined} two")
+    assert set(numbers(search(knowledge, query_text=joined))) == {1, 2}
 
 
 def test_what_is_stored_beside_hides_nothing(knowledge: Connection) -> None:

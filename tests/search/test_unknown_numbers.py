@@ -45,6 +45,35 @@ def test_it_is_low_where_the_corpus_has_another_one(corpus: Connection) -> None:
         assert search(corpus, query_text=text, min_confidence=0.5) == [], text
 
 
+IDENTIFIERS = (
+    ("order", "PO-88213", "PO-88214"),
+    ("ticket", "INC0012345", "INC0012346"),
+    ("room", "29", "31"),
+    ("flight", "LH454", "LH455"),
+    ("bus line", "M41", "M42"),
+    ("vulnerability", "CVE-2021-44228", "CVE-2022-22965"),
+    ("error", "0x80070005", "0x80070006"),
+    ("function", "getUserName", "getUserEmail"),
+    ("part", "DET-MPC-2L", "DET-MPC-3L"),
+)
+
+
+@pytest.mark.parametrize(
+    "question", ["{} {}", "what is the status of {} {}?", "was {} {} handled?", "who handled {} {}"]
+)
+def test_a_sentence_about_another_one_is_not_answered(knowledge: Connection, question: str) -> None:
+    store(
+        knowledge,
+        *(f"{kind} {there} was handled by the team upstairs" for kind, there, _ in IDENTIFIERS),
+        *(f"the {kind} is described in the manual" for kind, _, _ in IDENTIFIERS),
+        *(f"filler words of garden {number}" for number in range(300, 360)),
+    )
+    for kind, there, absent in IDENTIFIERS:
+        for name, is_there in ((there, True), (absent, False)):
+            row = search(knowledge, query_text=question.format(kind, name))[0]
+            assert (row["answer_confidence"] > 0.5) is is_there, name
+
+
 def test_it_is_high_in_every_spelling_of_what_is_there(corpus: Connection) -> None:
     for text, number in (
         ("PO88213", 1),

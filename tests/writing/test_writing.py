@@ -136,12 +136,15 @@ def test_a_title_is_searched_so_a_new_one_makes_new_chunks(documents: Documents)
 def test_a_title_that_is_updated_is_that_of_the_chunks(
     documents: Documents, old: str | None, new: str | None
 ) -> None:
-    headings = ["Own", f"{old} > Care", f"{old}s"]
+    headings = ["Own", f"{old} > Care", f"{old}s", f"{old}: Feeding"]
     chunks: list[Chunk] = [{"content": one, "heading": one} for one in headings]
     documents.upsert(["plain", *chunks], title=old)
     documents.rows("update public.knowledge_documents set title = %s", new)
-    path = headings[1] if old is None else f"{new or ''} > Care"
-    assert [row["heading"] for row in documents.chunks()] == [new, "Own", path, headings[2]]
+    paths = [headings[1], headings[3]]
+    if old is not None:
+        paths = [path.replace(old, new or "", 1) for path in paths]
+    written = [new, "Own", paths[0], headings[2], paths[1]]
+    assert [row["heading"] for row in documents.chunks()] == written
     assert {row["status"] for row in documents.chunks()} == {"active"}
     if new:
         assert documents.rows("select id from public.hybrid_search_knowledge_chunks(null, %s)", new)

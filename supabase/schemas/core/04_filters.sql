@@ -542,11 +542,17 @@ declare
   -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
   longest constant integer := 100000; -- characters
   operators constant jsonpath := 'strict $.** ? (@.type() == "object").keyvalue() ? '
-    '(@.key like_regex "^([$][A-Za-z]+|eq|neq?|n(ot_)?in|[gl]te?)$" '
+    '(@.key like_regex "^([$][A-Za-z]+|[<>=!]{1,3}|eq|neq?|not_eq|n(ot_)?in|[gl](te?|e|teq)|exists'
+    '|(greater|less)_than(_or_equal)?|is_(not_)?null|starts_with|contains_text|has_[a-z_]+'
+    '|any_of|match_?any)$" flag "i" '
     '|| @.key like_regex "^(in|between)$" && @.value.type() == "array" '
     '|| @.key like_regex "^i?like$" && @.value.type() == "string").key';
-  ranges constant jsonpath := 'strict $[*] ? (@.type() == "object" && !exists(@.keyvalue() ? (!('
-    '@.key like_regex "^(from|to|start|end|after|before|since|until|min|max)$")))).keyvalue().key';
+  ranges constant jsonpath := 'strict $.** ? (@.type() == "object" && !exists(@.keyvalue() ? (!('
+    '@.key like_regex "^((date_?)?(from|to|start|end|after|before|since|until|min|max)(_?date)?'
+    '|minimum|maximum|lower|upper|inclusive|range|contains|any|all|not|or|and)$" flag "i"))))'
+    '.keyvalue().key';
+  -- Groups of other systems.
+  groups constant text := '^(and|or|nor|must|must_not|should|filter)$';
   foreign_operator text;
   value_count integer := 0;
   written record;
@@ -639,7 +645,9 @@ begin
     -- As a value, {"$in": [1]} or {"gte": 1} would equal no row. Metadata with such keys is found
     -- by contains.
     foreign_operator := case
-      when written.path[1] ~ '^[$][A-Za-z]+$' then written.path[1]
+      when written.path[1] ~ '^[$][A-Za-z]+$'
+           or written.path[1] ~* groups and elements @? '$[*] ? (@.type() == "object")'
+        then written.path[1]
       when condition.kind = 'json' and condition.op in ('in', 'not_in')
         then coalesce(
           jsonb_path_query_first(elements, operators), jsonb_path_query_first(elements, ranges)

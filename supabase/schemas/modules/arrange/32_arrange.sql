@@ -276,7 +276,7 @@ declare
   parts constant text[] := regexp_match(order_by, '^\s*(.*?)(?:\s+(asc|desc))?\s*$', 'i');
   compiled knowledge_internal.boost;
 begin
-  if strpos(order_by, ',') > 0 then
+  if parts[1] ~* '[,;|]|\s(?:and|asc|desc|ascending|descending)(?:\s|$)' then
     raise exception 'order_by must be one number or date, with asc or desc, not %',
                     left(order_by, 100)
       using errcode = '22023';

@@ -342,7 +342,9 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- Without statistics the planner takes the table for small.
 set enable_seqscan = off as $$
 declare
-  folded constant text := knowledge_internal.without_accents(word);
+  folded constant text := knowledge_internal.without_accents(
+    knowledge_internal.normalised(word)
+  );
   half constant integer := length(folded) / 2;
   beginning constant text := left(folded, half);
   ending constant text := reverse(substr(folded, half + 1));
@@ -615,11 +617,19 @@ declare
   );
 begin
   new.term_lexemes := array(
-    select distinct unnest(tsvector_to_array(to_tsvector(language.configuration, new.term)))
+    select distinct unnest(
+             tsvector_to_array(
+               to_tsvector(language.configuration, knowledge_internal.normalised(new.term))
+             )
+           )
       from unnest(configurations) as language (configuration)
   );
   new.synonym_lexemes := array(
-    select distinct unnest(tsvector_to_array(to_tsvector(language.configuration, new.synonym)))
+    select distinct unnest(
+             tsvector_to_array(
+               to_tsvector(language.configuration, knowledge_internal.normalised(new.synonym))
+             )
+           )
       from unnest(configurations) as language (configuration)
   );
   return new;
@@ -834,7 +844,11 @@ begin
         join public.knowledge_synonyms as stored
           on stored.term_lexemes @> array[typed.name]
          and typed.name = any (
-               tsvector_to_array(to_tsvector(typed.configuration, stored.term))
+               tsvector_to_array(
+                 to_tsvector(
+                   typed.configuration, knowledge_internal.normalised(stored.term)
+                 )
+               )
              )
        where stored.collection = '' or stored.collection = any (collections)
       union all
@@ -843,7 +857,11 @@ begin
         join public.knowledge_synonyms as stored
           on stored.synonym_lexemes @> array[typed.name]
          and typed.name = any (
-               tsvector_to_array(to_tsvector(typed.configuration, stored.synonym))
+               tsvector_to_array(
+                 to_tsvector(
+                   typed.configuration, knowledge_internal.normalised(stored.synonym)
+                 )
+               )
              )
        where stored.is_two_way
          and (stored.collection = '' or stored.collection = any (collections))
@@ -855,7 +873,11 @@ begin
             from other
            cross join unnest(configurations) as language (configuration)
            cross join unnest(
-                   tsvector_to_array(to_tsvector(language.configuration, other.word))
+                   tsvector_to_array(
+                     to_tsvector(
+                       language.configuration, knowledge_internal.normalised(other.word)
+                     )
+                   )
                  ) as lexeme (name)
           union all
           select lower(prefix), unnest(completed), completion_share
