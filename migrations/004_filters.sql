@@ -530,18 +530,13 @@ begin
 end
 $$;
 
--- The conditions of filters (see listed_conditions), checked. Raises 22023; the message contains
--- the place, such as filters[2].op. argument: what has them.
-create function knowledge_internal.filter_conditions(
-  filters jsonb, argument text default 'filters'
-) returns knowledge_internal.filter_condition[]
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- A timestamp without an offset is UTC, and a date is in ISO format, whatever the session has set.
-set timezone = 'UTC'
-set datestyle = 'ISO' as $$
+-- An operator of another system, or a range, in the values of a key of metadata, which no row would
+-- equal; null where there is none.
+create function knowledge_internal.foreign_operator(
+  key text, elements jsonb, has_values boolean
+) returns text
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
-  longest constant integer := 100000; -- characters
   operators constant jsonpath := 'strict $.** ? (@.type() == "object").keyvalue() ? '
     '(@.key like_regex "^([$][A-Za-z]+|[<>=!]{1,3}|eq|neq?|not_eq|n(ot_)?in|[gl](te?|e|teq)|exists'
     '|(greater|less)_than(_or_equal)?|is_(not_)?null|starts_with|contains_text|has_[a-z_]+'
@@ -554,6 +549,30 @@ declare
     '.keyvalue().key';
   -- Groups of other systems.
   groups constant text := '^(and|or|nor|must|must_not|should|filter)$';
+begin
+  return case
+    when key ~ '^[$][A-Za-z]+$'
+         or key ~* groups and elements @? '$[*] ? (@.type() == "object")'
+      then key
+    when has_values then coalesce(
+      jsonb_path_query_first(elements, operators), jsonb_path_query_first(elements, ranges)
+    ) #>> '{}'
+  end;
+end
+$$;
+
+-- The conditions of filters (see listed_conditions), checked. Raises 22023; the message contains
+-- the place, such as filters[2].op. argument: what has them.
+create function knowledge_internal.filter_conditions(
+  filters jsonb, argument text default 'filters'
+) returns knowledge_internal.filter_condition[]
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
+-- A timestamp without an offset is UTC, and a date is in ISO format, whatever the session has set.
+set timezone = 'UTC'
+set datestyle = 'ISO' as $$
+declare
+  -- Each row is compared with all of it: 100 kB take 0.1 ms a row.
+  longest constant integer := 100000; -- characters
   foreign_operator text;
   value_count integer := 0;
   written record;
@@ -645,15 +664,11 @@ begin
     end if;
     -- As a value, {"$in": [1]} or {"gte": 1} would equal no row. Metadata with such keys is found
     -- by contains.
-    foreign_operator := case
-      when written.path[1] ~ '^[$][A-Za-z]+$'
-           or written.path[1] ~* groups and elements @? '$[*] ? (@.type() == "object")'
-        then written.path[1]
-      when condition.kind = 'json' and condition.op in ('in', 'not_in')
-        then coalesce(
-          jsonb_path_query_first(elements, operators), jsonb_path_query_first(elements, ranges)
-        ) #>> '{}'
-    end;
+    foreign_operator := knowledge_internal.foreign_operator(
+      written.path[1],
+      elements,
+      condition.kind = 'json' and condition.op in ('in', 'not_in')
+    );
     if foreign_operator is not null then
       raise exception '% has %, which is no operator here',
                       concat(written.place, case when written.path is null then '.value' end),

@@ -197,7 +197,8 @@ declare
         left(query_text, characters_read), '(?<=\d)[\u00A0\u2009\u202F](?=\d{3}(?!\d))', '''', 'g'
       )
     end,
-    '“”„‟«»＂٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९０１２３４５６７８９' || U&'\00A0\1680\2000\2001\2002\2003\2004\2005\2006\2007\2008\2009\200A\2028\2029'
+    '“”„‟«»＂٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९０１２３４５６７８９'
+      || U&'\00A0\1680\2000\2001\2002\2003\2004\2005\2006\2007\2008\2009\200A\2028\2029'
       '\202F\205F\3000\200B\200E\200F\202A\202B\202C\202D\202E\2066\2067\2068\2069\FEFF',
     repeat('"', 7) || repeat('0123456789', 4) || repeat(' ', 18)
   );
@@ -731,8 +732,7 @@ begin
     select known.*,
            knowledge_internal.weight_of_word(
              settings.document_count, known.group_frequency, known.stop_word_in, known.probability
-           )
-             as idf,
+           ) as idf,
            bool_or(known.role = 'whole' and known.group_frequency > 0) over same_compound
              as has_whole,
            bool_and(known.group_frequency = 0) over same_compound as is_unknown,
@@ -760,12 +760,7 @@ begin
                when shared.group_frequency = 0 then shared.idf / shared.unknown_idf
                else least(shared.idf / shared.parts_idf, shared.idf / shared.compound_idf)
              end
-           end * case
-             when shared.group_frequency = 0 and shared.role in ('word', 'whole')
-                  and (shared.lexeme ~ '\d' or shared.is_identifier)
-               then knowledge_internal.absent_number()
-             else 1
-           end
+           end * case when shared.is_absent then knowledge_internal.absent_number() else 1 end
          ),
          min(
            case shared.role
@@ -781,6 +776,8 @@ begin
          min(shared.spaced)
     from (
       select rated.*,
+             rated.group_frequency = 0 and rated.role in ('word', 'whole')
+               and (rated.lexeme ~ '\d' or rated.is_identifier) as is_absent,
              case
                when translate(ltrim(rated.compound, 'v'), '0123456789.,''', '') = ''
                  then number_share

@@ -160,15 +160,15 @@ begin
     );
   end if;
   if source ~ '[\u2010-\u2013\u2212\u05BE\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B'
-      '\u2032\uA78C\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06BE\u06C0\u06C1\u06C3\u06CC\u06D2\u06D3\u0660-\u066C\u06F0-\u06F9'
-      '\u0966-\u096F\u0E50-\u0E59]' then
+      '\u2032\uA78C\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06BE\u06C0\u06C1\u06C3\u06CC\u06D2\u06D3'
+      '\u0660-\u066C\u06F0-\u06F9\u0966-\u096F\u0E50-\u0E59]' then
     source := regexp_replace(source, '[\u2010-\u2013\u2212\u05BE]', '-', 'g');
     source := regexp_replace(
       source, '[\u02B9-\u02BF\u055A\u05F3\u07F4\u07F5\u2018\u2019\u201B\u2032\uA78C]', '''', 'g'
     );
     -- Slow, because each character is looked for among all of these.
-    if source ~ '[\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06BE\u06C0\u06C1\u06C3\u06CC\u06D2\u06D3\u0660-\u066C\u06F0-\u06F9'
-        '\u0966-\u096F\u0E50-\u0E59]' then
+    if source ~ '[\u2044\u03A3\u03C2\u0649\u06A9\u06AA\u06BE\u06C0\u06C1\u06C3\u06CC\u06D2\u06D3'
+        '\u0660-\u066C\u06F0-\u06F9\u0966-\u096F\u0E50-\u0E59]' then
       source := translate(
         source,
         U&'\2044\03A3\03C2\0649\06CC\06D2\06A9\06AA\06BE\06C0\06C1\06C3\06D3\066B\066C'
@@ -176,7 +176,8 @@ begin
           '\06F0\06F1\06F2\06F3\06F4\06F5\06F6\06F7\06F8\06F9'
           '\0966\0967\0968\0969\096A\096B\096C\096D\096E\096F'
           '\0E50\0E51\0E52\0E53\0E54\0E55\0E56\0E57\0E58\0E59',
-        '/' || U&'\03C3\03C3\064A\064A\064A\0643\0643\0647\0647\0647\0629\0626' || '.,' || repeat('0123456789', 4)
+        '/' || U&'\03C3\03C3\064A\064A\064A\0643\0643\0647\0647\0647\0629\0626' || '.,'
+          || repeat('0123456789', 4)
       );
     end if;
   end if;
