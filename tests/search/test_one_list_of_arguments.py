@@ -32,11 +32,8 @@ from tools import schema_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 WORKBENCH = Path(workbench.__file__).parent
-NOT_FOR = {
-    RPC: {"ranked_lists"},
-    "search_my_knowledge_chunks": {"viewer_id", "viewer_groups"},
-    "search_public_knowledge_chunks": {"viewer_id", "viewer_groups", "public_only"},
-}
+MINE, PUBLIC = "search_my_knowledge_chunks", "search_public_knowledge_chunks"
+NOT_FOR = {RPC: {"ranked_lists"}, MINE: {"ranked_lists", "viewer_id", "viewer_groups"}}
 ATTRIBUTES = """
 select attribute.attname, format_type(attribute.atttypid, attribute.atttypmod)
   from pg_attribute as attribute
@@ -53,10 +50,19 @@ def arguments_of(name: str) -> list[tuple[str, tuple[str, str | None]]]:
     return list(parameters(function(name), False).items())
 
 
-@pytest.mark.parametrize("name", [one for one in NOT_FOR if one != RPC])
-def test_the_searches_of_users_take_the_arguments_of_the_search(name: str) -> None:
-    left_out = NOT_FOR[RPC] | NOT_FOR[name]
-    assert arguments_of(name) == [one for one in arguments_of(RPC) if one[0] not in left_out]
+def test_the_search_of_users_takes_the_arguments_of_the_search() -> None:
+    assert arguments_of(MINE) == [one for one in arguments_of(RPC) if one[0] not in NOT_FOR[MINE]]
+
+
+def test_the_search_of_visitors_takes_and_passes_a_list_of_its_own() -> None:
+    known = dict(arguments_of(MINE))
+    own = arguments_of(PUBLIC)
+    assert own == [(name, known[name]) for name, _ in own]
+    assert "public_only" not in dict(own)
+    # The embedding, then each name and its value.
+    _, *passed = re.findall(r"\w+", body(function(PUBLIC)).partition("(")[2])
+    names = [one for one in passed if one != "jsonb_build_object"]
+    assert names == [word for name, _ in own[1:] for word in (name, name)]
 
 
 def test_the_type_has_the_arguments_of_the_search(knowledge: Connection) -> None:
