@@ -7,7 +7,8 @@ such as a filter's fields, the database checks.
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Annotated, Any, Literal, TypedDict, cast, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, TypedDict, Union, cast, get_args, get_origin
 from uuid import UUID
 
 from pydantic import (
@@ -17,9 +18,11 @@ from pydantic import (
     Field,
     PlainValidator,
     StringConstraints,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
+    field_validator,
     model_validator,
 )
 
@@ -34,7 +37,7 @@ from second_brain.retrieval.settings import (
     Weight,
     without_alias,
 )
-from second_brain.services.arguments import ARGUMENTS, Fusion, Leg, TextMode
+from second_brain.services.arguments import ARGUMENTS, Fusion, Leg, TextMode, read_time
 
 QUESTION_BOUND = 1000
 """Characters. A longer text is a document, which no embedding model reads as a question."""
@@ -67,6 +70,30 @@ def whole_neighbors(expand: object) -> object:
     return int(expand) if isinstance(expand, bool) else expand
 
 
+def takes(annotation: Any, *kinds: object) -> bool:
+    """Say whether one of the types that an annotation names is one of these."""
+    if get_origin(annotation) is Annotated:
+        return takes(get_args(annotation)[0], *kinds)
+    if get_origin(annotation) in (Union, UnionType):
+        return any(takes(one, *kinds) for one in get_args(annotation))
+    return annotation in kinds or get_origin(annotation) in kinds
+
+
+class Strict(BaseModel):
+    """A model in which true and false are no numbers, as in the database."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean(cls, given: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[info.field_name or ""]
+        reads = [getattr(one, "func", None) for one in field.metadata]
+        if isinstance(given, bool) and whole_neighbors not in reads:
+            for kind, name in ((int, "an integer"), (float, "a number")):
+                if takes(field.annotation, kind):
+                    raise ValueError(f"must be {name}, not {given}")
+        return given
+
+
 def _listed(names: object) -> object:
     if isinstance(names, str):
         raise ValueError("must be a list of names, not one text")  # noqa: TRY004
@@ -88,7 +115,16 @@ Text = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUESTION_BOUND)
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-AsOf = datetime | Literal["now"] | None
+
+
+def _moment(given: object) -> object:
+    try:
+        return given if isinstance(given, date) or given is None else read_time(given, "as_of")
+    except InvalidInputError as error:
+        raise ValueError(str(error).removeprefix("as_of ")) from error
+
+
+AsOf = Annotated[datetime | Literal["now"] | None, BeforeValidator(_moment)]
 
 
 def argument_field(name: str, **given: Any) -> Any:
@@ -124,7 +160,7 @@ class Access(BaseModel):
     )
 
 
-class SearchQuery(QueryNames):
+class SearchQuery(QueryNames, Strict):
     """One validated search of a client: what `RetrievalService.search` takes, also as JSON.
 
     It may be the body of a request: it has no field that says whose rows are searched.
