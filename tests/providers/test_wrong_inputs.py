@@ -198,6 +198,20 @@ CASES: list[tuple[Ask, Any, str]] = [
     (on_the_command_line, ["keys", "--filters", '{"page": {"$gte": 3}}'], "page has $gte"),
     (over_mcp, {"filters": '{"page": {"$in": [1]}}'}, "page has $in"),
     (over_mcp, {"viewer_id": STRANGER}, "viewer_id"),
+    # The caller's name of an argument.
+    (over_rest, {**WORDS, "top_k": 5000}, "top_k must be between 1 and 1000, not 5000"),
+    (in_service, {"limt": 3}, "limt: no argument has this name, did you mean limit?"),
+    (in_service, {"top_k": 3}, "did you mean limit?"),
+    (in_service, {"max_tokens": True}, "max_tokens: must be an integer, not True"),
+    (in_service, {"timeout": True}, "timeout must be above 0 and at most"),
+    (in_service, {"as_of": "foo"}, "as_of: must be an ISO date or timestamp such as"),
+    (in_service, {"category": "task", "mode": "text"}, "category: no visible row passes"),
+    (on_the_command_line, ["keys", "--as-of", "foo"], "--as-of: must be an ISO date or timestamp"),
+    (on_the_command_line, ["keys", "--max-tokens", "0"], "--max-tokens: Input should be greater"),
+    (on_the_command_line, ["keys", "--knowledge-type", "x"], "--knowledge-type must be one of"),
+    (on_the_command_line, ["keys", "--knowledge-type", "task"], "--knowledge-type: no visible"),
+    (on_the_command_line, ["keys", "--collection", "x"], "--collection: no visible row"),
+    (over_mcp, {"as_of": "foo"}, "as_of: must be an ISO date or timestamp"),
     (over_mcp, {"limit": "many"}, "limit"),
 ]
 
