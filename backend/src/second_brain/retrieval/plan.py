@@ -90,12 +90,14 @@ def checked_query(question: str | SearchQuery, options: QueryOptions) -> tuple[S
             return question, access
         return SearchQuery(query=question, **asked), access  # type: ignore[arg-type]
     except ValidationError as error:
-        raise invalid_query(error) from None
+        known = {*SearchQuery.model_fields, *Access.model_fields}
+        raise invalid_query(error, known) from None
 
 
-def invalid_query(error: ValidationError) -> InvalidInputError:
+def invalid_query(
+    error: ValidationError, known: Collection[str] = SearchQuery.model_fields
+) -> InvalidInputError:
     """Return the error without the values: a question may be private."""
-    known = {*SearchQuery.model_fields, *Access.model_fields}
     faults = [
         ": ".join([*filter(None, [".".join(map(str, fault["loc"]))]), said_of(fault, known)])
         for fault in error.errors()

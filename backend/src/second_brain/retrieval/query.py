@@ -160,7 +160,18 @@ class Access(BaseModel):
     )
 
 
-class SearchQuery(QueryNames, Strict):
+class ForAll(Strict):
+    """What assistants may set as other clients do: with the same name, type, bounds and help."""
+
+    date_from: date | None = argument_field("date_from")
+    date_to: date | None = argument_field("date_to")
+    as_of: AsOf = argument_field("as_of")
+    prefix_last: bool = argument_field("prefix_last")
+    diversity: float = argument_field("diversity", ge=0, le=1)
+    merge_duplicates: bool = argument_field("merge_duplicates")
+
+
+class SearchQuery(ForAll, QueryNames):
     """One validated search of a client: what `RetrievalService.search` takes, also as JSON.
 
     It may be the body of a request: it has no field that says whose rows are searched.
@@ -201,9 +212,6 @@ class SearchQuery(QueryNames, Strict):
     offset: int = Field(default=0, ge=0, le=OFFSET_BOUND, description="Results to skip.")
     category: str | None = Field(default=None, description="One knowledge_type.")
     tags: Names = Field(default=(), description="metadata.tags has every one of them.")
-    date_from: date | None = argument_field("date_from")
-    date_to: date | None = argument_field("date_to")
-    as_of: AsOf = argument_field("as_of")
     filters: Conditions = Field(default=None, description="Conditions on columns and metadata.")
     min_similarity: float | None = Field(
         default=None,
@@ -236,12 +244,9 @@ class SearchQuery(QueryNames, Strict):
     include_memory: bool | None = Field(
         default=None, description="Search the collection memory too."
     )
-    prefix_last: bool = argument_field("prefix_last")
     like_ids: tuple[UUID, ...] | None = argument_field("like_ids")
     boosts: tuple[dict[str, Any], ...] | None = argument_field("boosts")
-    diversity: float = argument_field("diversity", ge=0, le=1)
     max_per_document: int | None = argument_field("max_per_document", ge=1, le=1000)
-    merge_duplicates: bool = argument_field("merge_duplicates")
     min_confidence: float | None = argument_field("min_confidence", ge=0, le=1)
     snippets: int = argument_field("snippets", ge=1, le=3)
     order_by: str | None = argument_field("order_by")

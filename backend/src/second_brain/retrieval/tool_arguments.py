@@ -177,5 +177,5 @@ def checked(arguments: type[ToolArguments], given: Mapping[str, Any]) -> dict[st
     try:
         asked = arguments.model_validate(given)
     except ValidationError as error:
-        raise invalid_query(error) from None
+        raise invalid_query(error, arguments.model_fields) from None
     return {name: getattr(asked, name) for name in asked.model_fields_set}
