@@ -336,7 +336,7 @@ end
 $$;
 
 -- The answer for a search whose hits hold at another time than as_of, else null.
-create function knowledge_internal.elsewhen(given knowledge_internal.search_arguments)
+create function knowledge_internal.hits_at_another_time(given knowledge_internal.search_arguments)
 returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -376,7 +376,7 @@ end
 $$;
 
 -- As empty_reason, without the notes.
-create function knowledge_internal.reason_for_none(
+create function knowledge_internal.reason_without_notes(
   given knowledge_internal.search_arguments, plan knowledge_internal.search_plan,
   counts_hidden boolean
 ) returns jsonb
@@ -427,7 +427,7 @@ begin
     ));
   end if;
 
-  at_another_time := knowledge_internal.elsewhen(given);
+  at_another_time := knowledge_internal.hits_at_another_time(given);
   if at_another_time is not null then
     return at_another_time;
   end if;
@@ -498,7 +498,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
 begin
-  return knowledge_internal.reason_for_none(given, plan, counts_hidden)
+  return knowledge_internal.reason_without_notes(given, plan, counts_hidden)
     || jsonb_strip_nulls(
          jsonb_build_object('notes', knowledge_internal.search_notes(plan, '{}'))
        );
