@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -110,10 +109,6 @@ _OPTIONS = {
 }
 
 
-def _option_of_day(help: str) -> Any:  # noqa: A002 - Typer's name
-    return typer.Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help=help, show_default=False)
-
-
 @app.command("search", epilog=_SEARCH_EXAMPLES)
 @with_fields(SearchQuery, before="offset", but=NO_OPTIONS)
 def _search(
@@ -208,8 +203,6 @@ def _search(
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Only what is public.")
     ] = False,
-    date_from: Annotated[datetime | None, _option_of_day("First document_date.")] = None,
-    date_to: Annotated[datetime | None, _option_of_day("Last document_date.")] = None,
     as_of: Annotated[
         str, typer.Option(help="Only what holds at this time, such as 2026-01-31; or all.")
     ] = "now",
@@ -281,8 +274,6 @@ def _search(
         like_ids=like_ids or None,
         boosts=parsed(boosts, "--boosts"),
         include_memory=include_memory,
-        date_from=date_from and date_from.date(),
-        date_to=date_to and date_to.date(),
         expand_neighbors=expand_neighbors,
         # The table shows the part of it that has the words.
         snippet=snippet or not as_json,

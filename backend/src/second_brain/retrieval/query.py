@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     PlainValidator,
     StringConstraints,
+    ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
@@ -117,13 +118,22 @@ Text = Annotated[
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
+def _day(given: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        # As the day of a time, pydantic takes a number.
+        return check(str(given) if isinstance(given, int | float) else given)
+    except ValidationError as error:
+        raise ValueError(f"must be an ISO date such as 2026-01-31, not {given!r:.100}") from error
+
+
 def _moment(given: object) -> object:
     try:
-        return given if isinstance(given, date) or given is None else read_time(given, "as_of")
+        return None if given is None else read_time(given, "as_of")
     except InvalidInputError as error:
         raise ValueError(str(error).removeprefix("as_of ")) from error
 
 
+Day = Annotated[date | None, WrapValidator(_day)]
 AsOf = Annotated[datetime | Literal["now"] | None, BeforeValidator(_moment)]
 
 
@@ -163,8 +173,8 @@ class Access(BaseModel):
 class ForAll(Strict):
     """What assistants may set as other clients do: with the same name, type, bounds and help."""
 
-    date_from: date | None = argument_field("date_from")
-    date_to: date | None = argument_field("date_to")
+    date_from: Day = argument_field("date_from")
+    date_to: Day = argument_field("date_to")
     as_of: AsOf = argument_field("as_of")
     prefix_last: bool = argument_field("prefix_last")
     diversity: float = argument_field("diversity", ge=0, le=1)
