@@ -5,9 +5,10 @@
 -- call. Locks nothing that exists.
 -- Written from supabase/schemas/modules/insight/26_explain.sql by `make baseline`: edit that file.
 
--- The arguments of a search that leave out rows, each alone. path: its place in search.
+-- The arguments of a search that leave out rows, each alone. path: its place in search; field: as
+-- in row_arguments.
 create function knowledge_internal.restrictions(search jsonb)
-returns table (cause text, argument text, alone jsonb, path text[])
+returns table (cause text, argument text, alone jsonb, path text[], field text)
 language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
   select 'filter', listed.place,
          jsonb_build_object('filters', case
@@ -15,7 +16,7 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
            when one.keys[2] is null then jsonb_build_object(one.keys[1], one.value)
            else jsonb_build_object(one.keys[1], jsonb_build_object(one.keys[2], one.value))
          end),
-         array['filters'] || listed.part
+         array['filters'] || listed.part, null
     from knowledge_internal.listed_conditions(search -> 'filters') as listed
    cross join lateral (
            select listed.part[
@@ -31,7 +32,7 @@ language sql immutable security invoker set search_path = pg_catalog, pg_temp as
              from jsonb_each(search) as entry
             where entry.key = any (named.names)
          ),
-         named.names[:1]
+         named.names[:1], named.field
     from knowledge_internal.row_arguments() as named
    where search ?| named.names
 $$;
@@ -153,7 +154,8 @@ $$;
 
 -- The answer for an argument that none of the rows passes that the scope shows.
 create function knowledge_internal.unmet_restriction(
-  argument text, alone jsonb, path text[], seen knowledge_internal.row_scope, collections text[]
+  argument text, alone jsonb, path text[], column_name text, seen knowledge_internal.row_scope,
+  collections text[]
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -163,10 +165,9 @@ declare
     when alone ? 'filters' then listed[cardinality(listed)] -- a group follows its parts
     else jsonb_populate_record(
       null::knowledge_internal.filter_condition,
-      case argument
-        when 'collections' then '{"field": "collection", "kind": "text"}'
-        when 'filter_type' then '{"field": "knowledge_type", "kind": "text"}'
-        else '{"field": "document_date", "kind": "date"}' end::jsonb
+      jsonb_build_object(
+        'field', column_name, 'kind', knowledge_internal.filter_columns() -> column_name
+      )
     )
   end;
   value constant jsonb := case jsonb_typeof(alone -> 'filters')
@@ -334,15 +335,54 @@ begin
 end
 $$;
 
--- Why a search has no hits, as in explain_empty_knowledge_search; null if it has some.
--- counts_hidden: for operators, the documents that the viewer may not see are counted.
-create function knowledge_internal.empty_reason(
-  given knowledge_internal.search_arguments, counts_hidden boolean default false
+-- The answer for a search whose hits hold at another time than as_of, else null.
+create function knowledge_internal.hits_at_another_time(given knowledge_internal.search_arguments)
+returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  first_hit constant knowledge_internal.search_arguments := jsonb_populate_record(
+    given,
+    jsonb_build_object(
+      'match_offset', 0, 'match_count', 1,
+      'pool_size', greatest(given.pool_size, given.match_count)
+    )
+  );
+  bounds jsonb; -- metadata of the best hit at any time
+begin
+  if knowledge_internal.holding_condition(given.as_of) is null
+     or exists (select from knowledge_internal.search(first_hit))
+  then
+    return null;
+  end if;
+  bounds := (
+    select hit.metadata
+      from knowledge_internal.search(
+             jsonb_populate_record(first_hit, '{"as_of": null}')
+           ) as hit
+  );
+  return case when bounds is not null then jsonb_strip_nulls(jsonb_build_object(
+    'reason', 'validity', 'argument', 'as_of',
+    'message', format(
+      'What matches does not hold at as_of, %s: the best of it %s. Give another time, or null for '
+      'all times.', given.as_of,
+      case
+        when (bounds ->> 'valid_until')::timestamptz <= given.as_of
+          then 'ended on ' || (bounds ->> 'valid_until')
+        else 'starts on ' || (bounds ->> 'valid_from') end
+    ),
+    'valid_from', bounds -> 'valid_from', 'valid_until', bounds -> 'valid_until'
+  )) end;
+end
+$$;
+
+-- As empty_reason, without the notes.
+create function knowledge_internal.reason_without_notes(
+  given knowledge_internal.search_arguments, plan knowledge_internal.search_plan,
+  counts_hidden boolean
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
-  plan knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   viewer_scope constant knowledge_internal.row_scope := knowledge_internal.row_scope(
     knowledge_internal.compile_filter(null, null, null, null, given.public_only),
     given.viewer_id, given.viewer_groups, given.public_only, (plan.scope).required
@@ -356,6 +396,7 @@ declare
   lists knowledge_internal.ranked_list[];
   total bigint;
   reason text;
+  at_another_time jsonb;
 begin
   if not knowledge_internal.shows_row(viewer_scope, null) then
     -- For a viewer, rows that are hidden and rows that are not there are the same.
@@ -386,18 +427,19 @@ begin
     ));
   end if;
 
+  at_another_time := knowledge_internal.hits_at_another_time(given);
+  if at_another_time is not null then
+    return at_another_time;
+  end if;
+
   -- The first argument that no visible row passes alone; those that control access come first.
   for restriction in
-    select one.argument, one.alone, one.path, one.cause, compiled.wanted
+    select one.*, compiled.wanted
       from knowledge_internal.restrictions(to_jsonb(given)) with ordinality
-             as one (cause, argument, alone, path, place)
-     cross join lateral (
-             select knowledge_internal.compile_filter(
-                      read.filters, read.filter_type, read.date_from, read.date_to, false
-                    ) as wanted
-               from knowledge_internal.given_arguments(one.alone) as read
-           ) as compiled
-     where one.cause not in ('permission', 'like', 'validity')
+             as one (cause, argument, alone, path, field, place)
+     cross join knowledge_internal.given_arguments(one.alone) as read
+     cross join lateral (select knowledge_internal.wanted_rows(read) as wanted) as compiled
+     where (one.field is not null or one.path[1] = 'filters')
        and one.alone -> one.path[1] <> 'null'
      order by one.cause <> 'collection', (compiled.wanted).access_sql is null, one.place
   loop
@@ -406,7 +448,7 @@ begin
       then plan.scope else viewer_scope end;
     if not knowledge_internal.shows_row(seen, plan.collections, restriction.wanted) then
       return knowledge_internal.unmet_restriction(
-        restriction.argument, restriction.alone, restriction.path, seen,
+        restriction.argument, restriction.alone, restriction.path, restriction.field, seen,
         case when restriction.cause <> 'collection' then plan.collections end
       );
     end if;
@@ -447,6 +489,22 @@ begin
 end
 $$;
 
+-- Why a search has no hits, as in explain_empty_knowledge_search; null if it has some.
+-- counts_hidden: for operators, the documents that the viewer may not see are counted.
+create function knowledge_internal.empty_reason(
+  given knowledge_internal.search_arguments, counts_hidden boolean default false
+) returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
+begin
+  return knowledge_internal.reason_without_notes(given, plan, counts_hidden)
+    || jsonb_strip_nulls(
+         jsonb_build_object('notes', knowledge_internal.search_notes(plan, '{}'))
+       );
+end
+$$;
+
 create function public.explain_empty_knowledge_search(search jsonb) returns jsonb
 -- definer: service_role has no rights on the internal schema; callers have none on the tables.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -478,9 +536,11 @@ comment on function public.explain_empty_knowledge_search(jsonb) is
   'remedy. reason: '
   'nothing_stored, not_visible (to this viewer), collection or filter (no visible row passes '
   'argument alone; nearest: what such rows have in field that is written alike; known: the first '
-  'five), filters_together, only_like_ids, offset (total_count), threshold (best_similarity), '
+  'five), filters_together, validity (of the best hit at another time than as_of: valid_from and '
+  'valid_until), only_like_ids, offset (total_count), threshold (best_similarity), '
   'min_confidence (best_confidence), no_embedding, no_searchable_words, no_words or '
-  'words_not_together. Rows that the viewer may not see are neither counted nor named. A filter '
+  'words_not_together. notes: as those of hits, such as what of the question is not read. Rows '
+  'that the viewer may not see are neither counted nor named. A filter '
   'without an index is tried on 20,000 rows. Raises 22023 as the search does, and for an unknown '
   'name.';
 revoke all on function public.explain_empty_knowledge_search(jsonb)

@@ -52,14 +52,14 @@ create function knowledge_internal.failed_restrictions(
 ) returns setof record
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  document_date constant text := coalesce(chunk.document_date::text, 'missing');
+  field text;
   alone jsonb;
   given knowledge_internal.search_arguments;
   scope knowledge_internal.row_scope;
   is_passed boolean;
 begin
-  for cause, argument, alone, path in
-    select one.cause, one.argument, one.alone, one.path
+  for cause, argument, alone, path, field in
+    select one.cause, one.argument, one.alone, one.path, one.field
       from knowledge_internal.restrictions(
              case when knowledge_internal.holding_condition(now()) is null then search
                else jsonb_build_object('as_of', now()) || search end
@@ -80,9 +80,8 @@ begin
           select format('its %s is not %s', entry.key, entry.value)
             from jsonb_each(alone -> 'filters') as entry
         )
-        when argument = 'filter_type' then 'its knowledge_type is ' || chunk.knowledge_type
-        when cause = 'date' then 'its document_date is ' || document_date
-        when cause = 'collection' then 'its collection is ' || chunk.collection
+        when field is not null
+          then format('its %s is %s', field, coalesce(to_jsonb(chunk) ->> field, 'missing'))
         when argument = 'public_only' then 'it is private'
         when cause = 'validity' and (chunk.metadata ->> 'valid_until')::timestamptz <= given.as_of
           then 'it ended on ' || (chunk.metadata ->> 'valid_until')
@@ -410,13 +409,15 @@ declare
   last_place constant integer := given.match_offset + given.match_count;
   plan constant knowledge_internal.search_plan := knowledge_internal.plan_search(given);
   -- What each leg is asked, like_ids aside: null for a leg that is not run.
-  question constant knowledge_internal.question := 
-    (coalesce(plan.asked, plan.questions))[1];
+  question constant knowledge_internal.question := (coalesce(plan.asked, plan.questions))[1];
   -- The rows that have words of the question, also where no row passes the filters.
   matching_query constant tsquery := (
     (
       knowledge_internal.plan_search(knowledge_internal.given_arguments(
-        search - '{filters,filter_type,date_from,date_to}'::text[]
+        search - 'filters' - array(
+          select named.names[1] from knowledge_internal.row_arguments() as named
+           where named.field is not null
+        )
       ))
     ).questions[1]
   ).matching_query;
@@ -461,19 +462,17 @@ begin
     from knowledge_internal.chunk_rows as row where row.id = chunk.id;
 
   if chunk.id is null then
-    causes := jsonb_build_array(
-      jsonb_build_object(
-        'cause', 'not_stored',
-        'reason', case
-          when cardinality(documents) > 0 then 'the document has no chunk'
-          when document_key is null then 'no chunk has this id'
-          else 'no document has this external_key, id or source_url, and no chunk this id'
-        end
-      )
+    causes := causes || jsonb_build_object(
+      'cause', 'not_stored',
+      'reason', case
+        when cardinality(documents) > 0 then 'the document has no chunk'
+        when document_key is null then 'no chunk has this id'
+        else 'no document has this external_key, id or source_url, and no chunk this id'
+      end
     );
   elsif chunk.status <> 'active' then
-    causes := jsonb_build_array(
-      jsonb_build_object('cause', 'status', 'reason', format('its status is %s', chunk.status))
+    causes := causes || jsonb_build_object(
+      'cause', 'status', 'reason', format('its status is %s', chunk.status)
     );
   else
     if original_place is null then

@@ -4,16 +4,22 @@
 -- Locks nothing that exists.
 -- Written from supabase/schemas/modules/visitors/41_visitors.sql by `make baseline`: edit that file.
 
--- The search of a visitor, for whom only public rows are there, whatever the arguments say.
-create function knowledge_internal.search_for_visitor(given knowledge_internal.search_arguments)
-returns setof public.knowledge_search_hit
+-- The search of a visitor, for whom only public rows are there, whatever the arguments say. An
+-- argument of the search that asked lacks has its default.
+create function knowledge_internal.search_for_visitor(
+  query_embedding extensions.vector, asked jsonb
+) returns setof public.knowledge_search_hit
 -- definer: a visitor may not read the tables of the search, nor call it for all rows.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  given knowledge_internal.search_arguments;
 begin
   perform knowledge_internal.check_granted('search_public_knowledge_chunks');
-  given.viewer_id := null;
-  given.viewer_groups := null;
-  given.public_only := true;
+  given := jsonb_populate_record(
+    knowledge_internal.given_arguments('{"public_only": true}'),
+    asked - '{viewer_id,viewer_groups,public_only}'::text[]
+  );
+  given.query_embedding := query_embedding;
   -- Before the search, so that a visitor cannot make it work for an argument that is refused.
   perform knowledge_internal.check_cost(given, true);
   return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
@@ -40,14 +46,20 @@ create function public.search_public_knowledge_chunks(
 ) returns setof public.knowledge_search_hit
 language sql stable security invoker set search_path = pg_catalog, pg_temp
 return knowledge_internal.search_for_visitor(
-  row(
-    query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
-    filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
-    null, true, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
-    formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
-    diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by,
-    required_filters, as_of
-  )::knowledge_internal.search_arguments
+  query_embedding,
+  jsonb_build_object(
+    'query_text', query_text, 'match_count', match_count, 'match_threshold', match_threshold,
+    'vector_weight', vector_weight, 'text_weight', text_weight, 'filter_type', filter_type,
+    'search_mode', search_mode, 'pool_size', pool_size, 'rrf_k', rrf_k, 'fusion', fusion,
+    'filters', filters, 'date_from', date_from, 'date_to', date_to, 'collections', collections,
+    'one_per_document', one_per_document, 'neighbor_window', neighbor_window,
+    'recency_half_life', recency_half_life, 'match_offset', match_offset, 'snippet', snippet,
+    'formulations', formulations, 'on_bad_embedding', on_bad_embedding,
+    'prefix_last', prefix_last, 'embedding_from_text', embedding_from_text, 'like_ids', like_ids,
+    'boosts', boosts, 'diversity', diversity, 'max_per_document', max_per_document,
+    'merge_duplicates', merge_duplicates, 'min_confidence', min_confidence, 'snippets', snippets,
+    'order_by', order_by, 'required_filters', required_filters, 'as_of', as_of
+  )
 );
 
 comment on function public.search_public_knowledge_chunks is

@@ -186,7 +186,7 @@ def test_memory_search_result_is_importable_and_config_readable(provider: Postgr
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
-    [({"top_k": 0}, "match_count"), ({"top_k": 1001}, "match_count"), ({"threshold": 1.5}, "1.5")],
+    [({"top_k": 0}, "top_k"), ({"top_k": 1001}, "top_k"), ({"threshold": 1.5}, "1.5")],
 )
 def test_top_k_and_thresholds_are_clamped(
     provider: PostgresProvider, wrong: dict[str, Any], named: str

@@ -229,7 +229,7 @@ EMPTY: BatchQuery = {"query_embedding": None, "query_text": None}
     ("queries", "named"),
     [
         ([], "queries"),
-        ([{"query_text": "zebra"}, {"query_text": "zebra", "top_k": 0}], "match_count"),
+        ([{"query_text": "zebra"}, {"query_text": "zebra", "top_k": 0}], "top_k"),
         ([{"query_text": "zebra"}, {"query_text": "a", "match_count": 3}], "queries[1]"),
         ([{"query_text": "zebra", "viewer": MINE}], "'viewer'"),
         ([{"query_text": "zebra"}, "zebra"], "queries[1]"),
@@ -291,7 +291,7 @@ def test_a_visitor_searches_public_rows_after_the_grant(
     assert 0 < len(results) < len(everything)
     assert names(results) == names(public)
     _, details = visitor.search_public_knowledge(None, "zebra", top_k=51)
-    assert "match_count must be between 1 and 50" in details["error_message"]
+    assert "top_k must be between 1 and 50" in details["error_message"]
     with pytest.raises(TypeError, match="public_only"):
         visitor.search_public_knowledge(None, "zebra", public_only=False)  # type: ignore[call-arg]
     shared.execute("revoke execute on function public.search_public_knowledge_chunks from anon")

@@ -6,6 +6,7 @@ Values of wrong types: every public method of the clients answers, or raises as 
 import asyncio
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from decimal import Decimal
@@ -34,8 +35,11 @@ from second_brain.embedding_queue.queue import EmbeddingResult, PostgresEmbeddin
 from second_brain.errors import InvalidInputError, SecondBrainError
 from second_brain.mcp_server import Scope, create_server
 from second_brain.models import CallableEmbedder
+from second_brain.retrieval.query import SearchQuery, takes
 from second_brain.retrieval.service import RetrievalService
+from second_brain.services.calls import Deadline, finished
 from second_brain.services.corpus_settings import CorpusSettings
+from second_brain.services.functions import functions, integers
 from second_brain.services.judgments import Judgment
 from second_brain.services.postgres import AsyncPostgresProvider, PostgresProvider
 from second_brain.services.supabase import SupabaseProvider
@@ -194,6 +198,20 @@ CASES: list[tuple[Ask, Any, str]] = [
     (on_the_command_line, ["keys", "--filters", '{"page": {"$gte": 3}}'], "page has $gte"),
     (over_mcp, {"filters": '{"page": {"$in": [1]}}'}, "page has $in"),
     (over_mcp, {"viewer_id": STRANGER}, "viewer_id"),
+    # The caller's name of an argument.
+    (over_rest, {**WORDS, "top_k": 5000}, "top_k must be between 1 and 1000, not 5000"),
+    (in_service, {"limt": 3}, "limt: no argument has this name, did you mean limit?"),
+    (in_service, {"top_k": 3}, "did you mean limit?"),
+    (in_service, {"max_tokens": True}, "max_tokens: must be an integer, not True"),
+    (in_service, {"timeout": True}, "timeout must be above 0 and at most"),
+    (in_service, {"as_of": "foo"}, "as_of: must be an ISO date or timestamp such as"),
+    (in_service, {"category": "task", "mode": "text"}, "category: no visible row passes"),
+    (on_the_command_line, ["keys", "--as-of", "foo"], "--as-of: must be an ISO date or timestamp"),
+    (on_the_command_line, ["keys", "--max-tokens", "0"], "--max-tokens: Input should be greater"),
+    (on_the_command_line, ["keys", "--knowledge-type", "x"], "--knowledge-type must be one of"),
+    (on_the_command_line, ["keys", "--knowledge-type", "task"], "--knowledge-type: no visible"),
+    (on_the_command_line, ["keys", "--collection", "x"], "--collection: no visible row"),
+    (over_mcp, {"as_of": "foo"}, "as_of: must be an ISO date or timestamp"),
     (over_mcp, {"limit": "many"}, "limit"),
 ]
 
@@ -224,7 +242,7 @@ def write(dsn: str, document: Any, chunks: Any) -> object:
         (lambda dsn, one: one.fulltext_search([1, 0, 0]), "query_text must be a text, not list"),
         (
             lambda dsn, one: one.hybrid_search(None, "keys", limit=3),
-            r"unexpected argument 'limit', not one of .*, top_k,",
+            r"unexpected argument 'limit', did you mean top_k\? Known are .*, timeout, top_k,",
         ),
         (
             lambda dsn, one: write(dsn, {"external_key": "a"}, ["text"]),
@@ -238,6 +256,109 @@ def test_a_value_of_another_kind_is_named(
 ) -> None:
     with pytest.raises((SecondBrainError, TypeError), match=told):
         ask(corpus, PostgresProvider(corpus))
+
+
+VECTOR = [1.0, 0.0, 0.0]
+# Each method with options, and how it is called without them.
+METHODS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("hybrid_search", "find", "search_my_knowledge"), (None, "keys")),
+    **dict.fromkeys(("search_public_knowledge", "explain_hybrid_search"), (None, "keys")),
+    **dict.fromkeys(("estimate_hybrid_search", "explain_missing"), (None, "keys")),
+    **dict.fromkeys(("count_facets", "count_my_facets"), (None, "keys", ["collection"])),
+    **{"search": (VECTOR,), "fulltext_search": ("keys",)},
+    **dict.fromkeys(("count_pending_embeddings", "count_my_pending_embeddings"), ()),
+    **{"read_document": (UUID(int=1),), "list_documents": ()},
+}
+LIKE = {
+    **{"topk": "top_k", "match_count": "top_k", "limit": "top_k", "treshold": "threshold"},
+    **{"match_threshold": "threshold", "min_similarity": "threshold", "category": "filter_type"},
+    **{"viewer": "viewer_id", "timeouts": "timeout", "colection": "collections"},
+    **{"extact_total": "exact_total", "offset": "match_offset", "as_off": "as_of", "zzz": None},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", LIKE)
+def test_an_unknown_argument_is_refused_with_the_one_that_is_like_it(
+    method: str, name: str
+) -> None:
+    with pytest.raises(TypeError, match="unexpected argument") as refused:
+        getattr(PostgresProvider(NOWHERE), method)(*METHODS[method], **{name: 1})
+    _, _, known = str(refused.value).partition("Known are ")
+    names = known.removesuffix(".").split(", ")
+    assert "timeout" in names
+    assert ("exact_total" in names) is (method in ("hybrid_search", "find"))
+    is_told = f"did you mean {LIKE[name]}?" in str(refused.value)
+    assert is_told is (LIKE[name] in names)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"top_k": 1001}, "top_k must be between 1 and 1000, not 1001"),
+        ({"threshold": 3}, "threshold must be a cosine similarity between -1 and 1, not 3"),
+        ({"filter_type": "match_count"}, "filter_type must be one of .*, not match_count"),
+    ],
+)
+def test_details_of_a_refusal_name_the_argument_that_was_written(
+    corpus: str, given: dict[str, Any], told: str
+) -> None:
+    provider = PostgresProvider(corpus, on_error="empty")
+    for _, details in (
+        provider.hybrid_search(None, "keys", **given),
+        provider.search(VECTOR, **given),
+    ):
+        assert re.search(told, details["error_message"])
+
+
+@pytest.mark.module("insight")
+def test_an_empty_answer_names_the_argument_that_was_written(corpus: str) -> None:
+    provider = PostgresProvider(corpus)
+    far = [0.0, 0.6, -0.8]
+    _, details = provider.hybrid_search(far, None, threshold=0.99)
+    assert details["empty"]["message"].endswith("threshold is 0.99. Lower threshold.")
+    assert "match_threshold" not in details["empty"]["message"]
+    _, details = provider.hybrid_search(None, "zebra NOT match_count")
+    assert details["notes"] == {"ignored": ["NOT"]}
+    assert '"match_count"' in details["empty"]["message"]
+    assert "notes" not in details["empty"]
+    _, batch = provider.hybrid_search_batch([{"query_text": "zebra NOT gnu"}])
+    assert batch["notes"] == [{"ignored": ["NOT"]}]
+    service = RetrievalService(provider, EMBEDDER)
+    answer = service.search("zebra NOT gnu", mode="text", min_similarity=0.5)
+    assert answer.notes == {"ignored": ["NOT"]}
+    answer = service.search("keys", mode="text", category="task")
+    assert answer.empty is not None
+    assert answer.empty.message.startswith("category: no visible row")
+
+
+INTEGERS = sorted(
+    (name, argument)
+    for name, one in functions().items()
+    for argument in integers(name)
+    if one.arguments
+)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize(("function", "argument"), INTEGERS)
+def test_a_boolean_is_no_integer(function: str, argument: str, flag: bool) -> None:
+    provider = PostgresProvider(NOWHERE)
+    with pytest.raises(InvalidInputError, match=f"{argument} must be an integer, not {flag}"):
+        finished(provider._call(function, {argument: flag}, Deadline(None)))
+
+
+def test_a_boolean_is_no_number_of_a_query() -> None:
+    numbers = [
+        name
+        for name, field in SearchQuery.model_fields.items()
+        if takes(field.annotation, int, float) and name != "expand_neighbors"
+    ]
+    assert {"limit", "max_tokens", "rrf_k", "snippets"} < {*numbers}
+    for name in numbers:
+        for flag in (True, False):
+            with pytest.raises(ValueError, match=rf"{name}\n.*must be an? .*, not {flag}"):
+                SearchQuery.model_validate({"query": "keys", name: flag})
 
 
 def test_a_failure_is_raised_or_returned_as_it_is_asked_for(corpus: str) -> None:

@@ -32,6 +32,7 @@ def chunk(number: int) -> UUID:
 
 def today(connection: Connection) -> date:
     """Return the day of the transaction, that of a run would be another one after midnight."""
+    day: date
     ((day,),) = connection.execute("select (now() at time zone 'utc')::date").fetchall()
     return day
 

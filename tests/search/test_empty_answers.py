@@ -79,6 +79,29 @@ def test_the_reason_and_the_remedy(corpus: Connection) -> None:
         assert said in found["message"], found["message"]
 
 
+TWO = " has 2 dimensions, the stored embeddings have 3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "notes"),
+    [
+        ({"query_text": "zebra -secret"}, {"excluded": ["secret"]}),
+        ({"query_text": "zebra NOT gnu"}, {"ignored": ["NOT"]}),
+        (
+            {"query_text": "zebra", "query_embedding": "[1,0]", "on_bad_embedding": "text"},
+            {"embedding": f"ignored: query_embedding{TWO}"},
+        ),
+        ({"query_text": "zebra -secret", "collections": ["x"]}, {"excluded": ["secret"]}),
+        ({"query_text": "zebra"}, None),
+    ],
+    ids=str,
+)
+def test_an_empty_answer_has_the_notes_of_its_search(
+    corpus: Connection, arguments: dict[str, Any], notes: dict[str, Any] | None
+) -> None:
+    assert why(corpus, **arguments).get("notes") == notes
+
+
 def test_rows_without_an_embedding(knowledge: Connection) -> None:
     store(knowledge, "alpha")
     assert why(knowledge, query_embedding="[1,0,0]")["reason"] == "no_embedding"

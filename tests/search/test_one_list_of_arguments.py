@@ -8,6 +8,7 @@ import inspect
 import re
 from pathlib import Path
 from typing import Any, get_type_hints
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -19,10 +20,10 @@ from conftest import Connect, Connection
 from homes import in_its_module, present
 from second_brain.cli.search import NO_OPTIONS, app
 from second_brain.mcp_server.searching import HybridSearch, SearchKnowledgeBase
-from second_brain.retrieval.plan import planned, search_options
+from second_brain.retrieval.plan import applied_filters, planned, search_options
 from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import SearchSettings
-from second_brain.services.arguments import ARGUMENTS, DEFAULTS
+from second_brain.services.arguments import ARGUMENTS, DEFAULTS, QUERY_NAMES, RowOptions
 from second_brain.services.functions import functions, statement
 from second_brain.services.install import Install
 from second_brain.services.postgres import PostgresProvider
@@ -30,13 +31,10 @@ from second_brain.workbench import question as workbench
 from second_brain.workbench.question import Question
 from tools import schema_files
 
-PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
+DOCS = Path(__file__).parents[2] / "docs"
 WORKBENCH = Path(workbench.__file__).parent
-NOT_FOR = {
-    RPC: {"ranked_lists"},
-    "search_my_knowledge_chunks": {"viewer_id", "viewer_groups"},
-    "search_public_knowledge_chunks": {"viewer_id", "viewer_groups", "public_only"},
-}
+MINE, PUBLIC = "search_my_knowledge_chunks", "search_public_knowledge_chunks"
+NOT_FOR = {RPC: {"ranked_lists"}, MINE: {"ranked_lists", "viewer_id", "viewer_groups"}}
 ATTRIBUTES = """
 select attribute.attname, format_type(attribute.atttypid, attribute.atttypmod)
   from pg_attribute as attribute
@@ -53,10 +51,19 @@ def arguments_of(name: str) -> list[tuple[str, tuple[str, str | None]]]:
     return list(parameters(function(name), False).items())
 
 
-@pytest.mark.parametrize("name", [one for one in NOT_FOR if one != RPC])
-def test_the_searches_of_users_take_the_arguments_of_the_search(name: str) -> None:
-    left_out = NOT_FOR[RPC] | NOT_FOR[name]
-    assert arguments_of(name) == [one for one in arguments_of(RPC) if one[0] not in left_out]
+def test_the_search_of_users_takes_the_arguments_of_the_search() -> None:
+    assert arguments_of(MINE) == [one for one in arguments_of(RPC) if one[0] not in NOT_FOR[MINE]]
+
+
+def test_the_search_of_visitors_takes_and_passes_a_list_of_its_own() -> None:
+    known = dict(arguments_of(MINE))
+    own = arguments_of(PUBLIC)
+    assert own == [(name, known[name]) for name, _ in own]
+    assert "public_only" not in dict(own)
+    # The embedding, then each name and its value.
+    _, *passed = re.findall(r"\w+", body(function(PUBLIC)).partition("(")[2])
+    names = [one for one in passed if one != "jsonb_build_object"]
+    assert names == [word for name, _ in own[1:] for word in (name, name)]
 
 
 def test_the_type_has_the_arguments_of_the_search(knowledge: Connection) -> None:
@@ -101,15 +108,7 @@ def test_the_defaults_of_the_method_are_those_of_the_list() -> None:
     assert len(defaults) == 7
 
 
-# Names of a query, a tool and the command line for the arguments, and what they have beside them.
-QUERY_NAMES = {
-    "query": "query_text",
-    "category": "filter_type",
-    "limit": "top_k",
-    "offset": "match_offset",
-    "min_similarity": "threshold",
-    "expand_neighbors": "neighbor_window",
-}
+# Names of a tool and the command line for the arguments, and what they have beside them.
 OWN_OF_QUERY = {"mode", "tags", "include_memory", "exact_total", "max_tokens"}
 OF_SETTINGS = {"pool_size", "on_bad_embedding", "embedding_from_text"}
 TOOL_NAMES = {"match_count": "limit", "search_type": "mode", "source_id": "filters"}
@@ -142,9 +141,35 @@ def test_a_field_of_a_query_has_the_default_of_its_argument(name: str) -> None:
     assert SearchQuery.model_fields[name].description
 
 
-@pytest.mark.parametrize("tool", [HybridSearch, SearchKnowledgeBase])
-def test_a_tool_takes_fields_of_a_query(tool: Any) -> None:
-    names = {TOOL_NAMES.get(name, name) for name in tool.model_fields}
+OF_ROWS = get_type_hints(RowOptions).keys() - {"timeout", "filter_type", "required_filters"}
+VALUES: dict[str, Any] = {
+    **{"category": "decision", "filters": {"team": "a"}, "public_only": True},
+    **{"viewer_groups": ["a"], "collections": ["a"]},
+    **dict.fromkeys(("date_from", "date_to", "as_of"), "2026-01-31"),
+    "viewer_id": UUID(int=1),
+}
+
+
+@pytest.mark.parametrize("name", sorted(OF_ROWS | {"category"}))
+def test_an_answer_names_what_was_asked_of_rows(name: str) -> None:
+    given = {name: VALUES.get(name, 0)}
+    of_query = given if name in SearchQuery.model_fields else {}
+    query = SearchQuery.model_validate({"query": "alpha", **of_query})
+    access = Access.model_validate({} if of_query else given)
+    assert name in applied_filters(planned(query, access, SearchSettings()), None)
+
+
+# An assistant asks in one language, for whole documents, and with the settings of its server.
+NOT_FOR_ASSISTANTS = {
+    *("mode", "offset", "category", "tags", "min_similarity", "one_per_document", "search_mode"),
+    *("recency_half_life", "snippet", "snippets", "formulations", "exact_total"),
+    *("rrf_k", "fusion", "vector_weight", "text_weight"),
+}
+
+
+def test_a_tool_takes_each_field_of_a_query_that_is_for_assistants() -> None:
+    assert HybridSearch.model_fields.keys() == SearchQuery.model_fields.keys() - NOT_FOR_ASSISTANTS
+    names = {TOOL_NAMES.get(name, name) for name in SearchKnowledgeBase.model_fields}
     assert names <= SearchQuery.model_fields.keys()
 
 
@@ -173,9 +198,15 @@ def test_the_form_of_the_workbench_has_a_field_for_each_argument() -> None:
 
 
 def test_the_page_of_the_tools_names_each_argument() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|", PAGE.read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|", (DOCS / "mcp.md").read_text("utf-8"), re.MULTILINE)
     arguments = dict(rows)["hybrid_search"]
     assert {*re.findall(r"`([a-z_]+)`", arguments)} == HybridSearch.model_fields.keys()
+
+
+def test_the_page_of_the_service_names_each_argument() -> None:
+    _, _, text = (DOCS / "service.md").read_text("utf-8").partition("| argument of `search` |")
+    named = {*re.findall(r"`(\w+)`", text.partition("A result has the")[0])}
+    assert named >= SearchQuery.model_fields.keys() | Access.model_fields.keys()
 
 
 # Arguments that leave out no row, and that put none behind others.

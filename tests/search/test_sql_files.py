@@ -120,7 +120,7 @@ NAMED_AT_RUN_TIME = {
             "document_content",
             "shows_row",
             "known_instead",
-            "empty_reason",
+            "reason_without_notes",
             "named_rows",
         )
     ),

@@ -137,6 +137,38 @@ def test_every_other_search_tells_of_what_holds_now(timed: Connection) -> None:
     assert "starts on 2999" in explained["causes"][1]["reason"]
 
 
+@pytest.mark.module("insight")
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"query_text": "price ended"}, "the best of it ended on 2020-06-01"),
+        ({"query_text": "price later"}, "the best of it starts on 2999-01-01"),
+        ({"query_text": "zebra ended"}, "ended on"),
+        ({"query_text": "ended", "filters": {"valid_until": "2020-06-01T00:00:00+00:00"}}, "ended"),
+        ({"query_text": "later", "as_of": "2020-05-01T00:00:00Z"}, "starts on"),
+        ({"query_text": "later", "match_offset": 3}, "starts on"),
+        ({"query_text": "zebra"}, None),
+        ({"query_text": "price"}, None),
+        ({"query_text": "price", "match_offset": 30}, None),
+        ({"query_text": "later", "as_of": None}, None),
+        ({"query_text": "ended", "filter_type": "task"}, None),
+    ],
+    ids=str,
+)
+def test_an_empty_answer_names_the_time(
+    timed: Connection, asked: dict[str, Any], said: str | None
+) -> None:
+    asked = {"search_mode": "simple", **asked}
+    if "zebra" in asked["query_text"]:
+        asked["search_mode"] = "websearch"
+    why = answer(timed, "explain_empty_knowledge_search", **asked)
+    if said is None:
+        assert why is None or why["reason"] != "validity"
+        return
+    assert (why["reason"], why["argument"]) == ("validity", "as_of")
+    assert said in why["message"]
+
+
 TIMES = [datetime(2025, 1, 1, tzinfo=UTC) + timedelta(hours=hours) for hours in range(6)]
 SPAN = st.tuples(*[st.none() | st.sampled_from(TIMES)] * 2)
 
@@ -218,6 +250,34 @@ def test_a_chunk_has_bounds_of_its_own_within_those_of_its_document(knowledge: C
         )
         assert found(knowledge) == keys_found
     assert found(knowledge, as_of="2999-06-01") == ""
+
+
+@pytest.mark.parametrize(
+    ("of_document", "of_chunk"),
+    [
+        ({"valid_until": PAST}, {"valid_from": FUTURE}),
+        ({"valid_from": FUTURE}, {"valid_until": PAST}),
+        ({}, {"valid_from": FUTURE, "valid_until": PAST}),
+    ],
+)
+def test_bounds_that_leave_a_chunk_no_time_are_refused_when_it_is_written(
+    knowledge: Connection, of_document: dict[str, Any], of_chunk: dict[str, Any]
+) -> None:
+    written = {"content": "price", "metadata": of_chunk}
+    upsert = "select public.upsert_knowledge_document(%s, %s)"
+    document = Jsonb({"external_key": "a", "metadata": of_document})
+    with (
+        pytest.raises(psycopg.errors.InvalidParameterValue, match="a chunk holds only while its"),
+        knowledge.transaction(),
+    ):
+        knowledge.execute(upsert, [document, Jsonb([written])])
+    # A document may end before a part of it starts, and is stored again as it is.
+    start = {"content": "price", "metadata": {"valid_from": FUTURE}}
+    for metadata in ({}, {"valid_until": PAST}, {}):
+        document = Jsonb({"external_key": "a", "metadata": metadata})
+        knowledge.execute(upsert, [document, Jsonb([start])])
+    knowledge.execute("update public.knowledge_chunks set embedding_model = 'other'")
+    assert found(knowledge) == found(knowledge, as_of="2999-06-01") == ""
 
 
 def test_a_superseded_document_ends_when_the_next_one_starts(knowledge: Connection) -> None:

@@ -207,7 +207,7 @@ def test_an_error_of_the_database_with_json_has_its_code(run: Run, dsn: str) -> 
     assert (done.code, done.out) == (1, "")
     told = error(done)
     assert (told["kind"], told["code"]) == ("invalid_input", "22023")
-    assert "rrf_k" in told["message"]
+    assert "--rrf-k" in told["message"]
 
 
 def test_a_pyproject_of_another_project_is_not_read(run: Run, tmp_path: Path) -> None:

@@ -165,6 +165,9 @@ def test_a_role_that_may_not_make_a_database_is_told_what_to_do(
         ("eval", ("--doc-embeddings", "docs.npy"), 2, "or neither"),
         ("eval", ("--html", "missing/report.html"), 2, "--html"),
         ("tune", ("--collection", "fruit"), 2, "--collection needs --apply"),
+        ("tune", ("--target", "postgresql:///x"), 2, "--target needs --apply"),
+        ("eval", ("--tolerance", "0"), 2, "--tolerance needs --baseline"),
+        ("eval", ("--max-chunks", "9"), 2, "--max-chunks needs --compare-embedder"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(

@@ -224,10 +224,30 @@ def test_questions_are_those_of_the_collection(brain: Run) -> None:
 
 
 def test_options_of_a_test_collection_need_its_folder(brain: Run, tmp_path: Path) -> None:
-    done = brain("corpus", "eval", "--qrels", "qrels.tsv")
-    assert (done.code, "give its folder" in done.err) == (2, True)
+    for option in (("--qrels", "qrels.tsv"), ("--language", "german")):
+        done = brain("corpus", "eval", *option)
+        assert (done.code, "give its folder" in done.err) == (2, True)
     done = brain("corpus", "tune", str(tmp_path), "--questions", "all")
     assert (done.code, "give no folder" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("english", "{} was with them and they were with the {}"),
+        ("german", "{} war mit ihnen und sie waren mit dem {}"),
+    ],
+)
+def test_no_question_is_made_of_stop_words(
+    brain: Run, writer: KnowledgeWriter, language: str, text: str
+) -> None:
+    for place in range(5):
+        writer.upsert_document(
+            {"external_key": f"doc{place}", "collection": "texts", "language": language},
+            [{"content": text.format(f"only{place}", f"alone{place}")}],
+        )
+    done = brain("corpus", "judgments", "generate", "--collection", "texts")
+    assert (done.code, "has no chunk from which" in done.err) == (1, True)
 
 
 def test_generated_questions_are_repeatable_and_reported_apart(

@@ -175,11 +175,17 @@ def test_search_type_says_which_legs_run(
             "limit: Input should be less than or equal to 50, not '51'.",
         ),
         ("search_knowledge_base", {}, "query: Field required."),
+        (
+            "hybrid_search",
+            {"query": "keys", "top_k": 3},
+            "top_k: no argument has this name, did you mean limit?",
+        ),
+        ("hybrid_search", {"query": "keys", "limit": True}, "limit: must be an integer, not True"),
         ("hybrid_search", {"limit": 3}, "give a query, or like_ids. Correct the argument"),
         (
             "search_knowledge_base",
             {"query": "keys", "filters": {"team": "platform"}},
-            "filters: Extra inputs are not permitted, not \"{'team': 'platform'}\".",
+            "filters: no argument has this name.",
         ),
         (
             "hybrid_search",

@@ -78,6 +78,47 @@ export const TOOLS = {
           "title": "Query",
           "type": "string",
         },
+        "date_from": {
+          "anyOf": [{ "format": "date", "type": "string" }, { "type": "null" }],
+          "default": null,
+          "description": "Only documents of this date or later.",
+          "title": "Date From",
+        },
+        "date_to": {
+          "anyOf": [{ "format": "date", "type": "string" }, { "type": "null" }],
+          "default": null,
+          "description": "Only documents of this date or earlier.",
+          "title": "Date To",
+        },
+        "as_of": {
+          "anyOf": [{ "format": "date-time", "type": "string" }, {
+            "const": "now",
+            "type": "string",
+          }, { "type": "null" }],
+          "default": "now",
+          "description": "Only rows that hold at this time; null: all.",
+          "title": "As Of",
+        },
+        "prefix_last": {
+          "default": false,
+          "description": "The last word may be the beginning of a word.",
+          "title": "Prefix Last",
+          "type": "boolean",
+        },
+        "diversity": {
+          "default": 0.0,
+          "description": "How much hits should differ from those above, 0 to 1.",
+          "maximum": 1,
+          "minimum": 0,
+          "title": "Diversity",
+          "type": "number",
+        },
+        "merge_duplicates": {
+          "default": false,
+          "description": "Hits that say the same are shown once.",
+          "title": "Merge Duplicates",
+          "type": "boolean",
+        },
         "limit": {
           "default": 5,
           "description": "Results, 1 to 50.",
@@ -98,12 +139,6 @@ export const TOOLS = {
           "description":
             "Show each result with the passages before and after it; or with this many.",
           "title": "Expand Neighbors",
-        },
-        "prefix_last": {
-          "default": false,
-          "description": "The last word of the query may be the beginning of a word.",
-          "title": "Prefix Last",
-          "type": "boolean",
         },
         "order_by": {
           "anyOf": [{ "type": "string" }, { "type": "null" }],
@@ -139,27 +174,6 @@ export const TOOLS = {
           "description": "Only these collections, each ranked by itself, then fused.",
           "title": "Collections",
         },
-        "date_from": {
-          "anyOf": [{ "format": "date", "type": "string" }, { "type": "null" }],
-          "default": null,
-          "description": "Only documents of this date or later.",
-          "title": "Date From",
-        },
-        "date_to": {
-          "anyOf": [{ "format": "date", "type": "string" }, { "type": "null" }],
-          "default": null,
-          "description": "Only documents of this date or earlier.",
-          "title": "Date To",
-        },
-        "as_of": {
-          "anyOf": [{ "format": "date-time", "type": "string" }, {
-            "const": "now",
-            "type": "string",
-          }, { "type": "null" }],
-          "default": "now",
-          "description": "Only rows that hold at this time; null: all.",
-          "title": "As Of",
-        },
         "boosts": {
           "anyOf": [{
             "items": { "additionalProperties": true, "type": "object" },
@@ -170,26 +184,12 @@ export const TOOLS = {
             'Up to 10 factors of the score: of results that pass conditions, {"filters": {"knowledge_type": "decision"}, "factor": 2}; of newer ones, {"field": "document_date", "decay": "exp", "origin": "now", "scale": 365}; or by a number, {"field": "metadata.votes", "modifier": "log1p", "weight": 0.5}.',
           "title": "Boosts",
         },
-        "diversity": {
-          "default": 0.0,
-          "description": "How much hits should differ from those above, 0 to 1.",
-          "maximum": 1,
-          "minimum": 0,
-          "title": "Diversity",
-          "type": "number",
-        },
         "max_per_document": {
           "anyOf": [{ "maximum": 50, "minimum": 1, "type": "integer" }, { "type": "null" }],
           "default": null,
           "description":
             "At most this many passages of a document, each a result of its own. Without it, a document is one result.",
           "title": "Max Per Document",
-        },
-        "merge_duplicates": {
-          "default": false,
-          "description": "Hits that say the same are shown once.",
-          "title": "Merge Duplicates",
-          "type": "boolean",
         },
         "max_tokens": {
           "anyOf": [{ "minimum": 1, "type": "integer" }, { "type": "null" }],

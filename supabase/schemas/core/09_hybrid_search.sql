@@ -1,7 +1,7 @@
--- 009_hybrid_search: the search.
+-- 009_hybrid_search: the search, also that of users.
 -- Adds: types search_arguments and knowledge_search_hit, hybrid_search_knowledge_chunks, and before
 -- it search, the way of those that are not plain, and the functions that check, plan and arrange
--- one. Locks nothing that exists.
+-- one; search_my_knowledge_chunks. Locks nothing that exists.
 
 -- The arguments of hybrid_search_knowledge_chunks, in its order.
 create type knowledge_internal.search_arguments as (
@@ -18,14 +18,27 @@ create type knowledge_internal.search_arguments as (
 );
 
 -- The arguments that leave out rows, beside filters, which leave out rows by each condition; cause:
--- as in explain_missing_knowledge_chunk. Arguments of one row are one restriction.
+-- as in explain_missing_knowledge_chunk; field: the column that the argument is a condition on.
+-- Arguments of one row are one restriction.
 create function knowledge_internal.row_arguments()
-returns table (cause text, names text[])
+returns table (cause text, names text[], field text)
 language sql immutable security invoker set search_path = pg_catalog, pg_temp as $$
   values
-    ('filter', '{filter_type}'::text[]), ('date', '{date_from}'), ('date', '{date_to}'),
-    ('collection', '{collections}'), ('like', '{like_ids}'), ('validity', '{as_of}'),
-    ('permission', '{public_only}'), ('permission', '{viewer_id,viewer_groups}')
+    ('filter', '{filter_type}'::text[], 'knowledge_type'), ('date', '{date_from}', 'document_date'),
+    ('date', '{date_to}', 'document_date'), ('collection', '{collections}', 'collection'),
+    ('like', '{like_ids}', null), ('validity', '{as_of}', null),
+    ('permission', '{public_only}', null), ('permission', '{viewer_id,viewer_groups}', null)
+$$;
+
+-- What the arguments that are conditions on rows ask for, compiled; null if they ask for nothing.
+create function knowledge_internal.wanted_rows(given knowledge_internal.search_arguments)
+returns knowledge_internal.chunk_filter
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return knowledge_internal.compile_filter(
+    given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
+  );
+end
 $$;
 
 -- A type and not "returns table": snippet is an argument and a column, and PL/pgSQL allows no name
@@ -471,13 +484,7 @@ declare
   plan knowledge_internal.search_plan;
 begin
   perform knowledge_internal.check_search_arguments(given);
-  if num_nonnulls(given.filters, given.filter_type, given.date_from, given.date_to) > 0
-     or given.public_only
-  then
-    wanted := knowledge_internal.compile_filter(
-      given.filters, given.filter_type, given.date_from, given.date_to, given.public_only
-    );
-  end if;
+  wanted := knowledge_internal.wanted_rows(given);
   named := coalesce(given.collections, wanted.collections, required.collections);
   settings := knowledge_internal.read_settings(
     given.fusion, given.vector_weight, given.text_weight, named
@@ -1130,5 +1137,162 @@ comment on function public.hybrid_search_knowledge_chunks is
 
 revoke all on function public.hybrid_search_knowledge_chunks from public, anon, authenticated;
 grant execute on function public.hybrid_search_knowledge_chunks to service_role;
+
+-- search for users and visitors: source_row is null unless the caller's role may select this column
+-- of knowledge_documents.
+create function knowledge_internal.search_for_caller(given knowledge_internal.search_arguments)
+returns setof public.knowledge_search_hit
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  -- current_user is the owner of the security definer function that calls this one.
+  caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  hidden constant jsonb := case
+    when has_column_privilege(caller, 'public.knowledge_documents', 'source_row', 'select')
+      then '{}' else '{"source_row": null}' end;
+begin
+  perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
+  return query
+  select shown.*
+    from knowledge_internal.search(given) as hit
+   cross join lateral jsonb_populate_record(hit, hidden) as shown;
+end
+$$;
+
+-- Raises 22023 for a search of a user or visitor that could take long: by its candidates (each
+-- question has a list in each collection), conditions or texts; for visitors, also by others.
+create function knowledge_internal.check_cost(
+  arguments knowledge_internal.search_arguments, is_visitor boolean default false
+) returns void
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  most_candidates constant integer := case when is_visitor then 750 else 2500 end;
+  most_conditions constant integer := 32; -- each is compared with every row: 1 microsecond
+  characters_read constant integer := 4096; -- of each question
+  formulations constant jsonb := case jsonb_typeof(arguments.formulations)
+    when 'array' then arguments.formulations else '[]' end;
+  texts constant text[] := array(
+    select formulation.asked ->> 'query_text'
+      from jsonb_array_elements(formulations) as formulation (asked)
+     where jsonb_typeof(formulation.asked) = 'object'
+  );
+begin
+  perform knowledge_internal.check_range(
+            bound.argument, bound.given, bound.least, bound.most,
+            format(bound.allowed, bound.most)
+              || case when bound.is_for_visitors then ' for visitors' else '' end
+          )
+    from (
+      select sum(length(part.given::text)) as characters,
+             sum(
+               case jsonb_typeof(part.given)
+                 when 'array' then jsonb_array_length(part.given)
+                 when 'object' then (select count(*) from jsonb_object_keys(part.given))
+               end
+             ) as conditions
+        from unnest(array[arguments.filters, arguments.required_filters]) as part (given)
+    ) as filters
+   cross join lateral (
+      values
+        ('match_count', arguments.match_count::bigint, 1, 50, null, true),
+        ('match_offset', arguments.match_offset, 0, 200, null, true),
+        ('pool_size', arguments.pool_size, 1, 100, null, true),
+        ('neighbor_window', arguments.neighbor_window, 0, 2, null, true),
+        ('collections', cardinality(arguments.collections), 0, 5, 'at most %s names', true),
+        ('like_ids', cardinality(arguments.like_ids), 0, 5, 'at most %s ids', true),
+        ('query_text', length(arguments.query_text), 0, 1000, 'at most %s characters long', true),
+        ('filters', filters.characters, 0, 2000, 'at most %s characters of JSON', true),
+        ('filters', filters.characters, 0, 32768, 'at most %s characters of JSON', false),
+        ('filters', filters.conditions, 0, most_conditions, 'at most %s conditions', false),
+        ('boosts', length(arguments.boosts::text), 0, 2000, 'at most %s characters of JSON', true),
+        ('boosts', length(arguments.boosts::text), 0, 8192, 'at most %s characters of JSON', false),
+        (
+          'formulations', jsonb_array_length(formulations), 0, 2,
+          'an array of at most %s objects', true
+        ),
+        (
+          'formulations[].query_text',
+          (select max(length(asked.query_text)) from unnest(texts) as asked (query_text)),
+          0, 1000, 'at most %s characters long', true
+        ),
+        (
+          'pool_size (at least match_count) times collections times questions',
+          (1 + jsonb_array_length(formulations))
+            * greatest(cardinality(arguments.collections), 1)::bigint
+            * greatest(arguments.pool_size, arguments.match_count),
+          0, most_candidates, 'at most %s', false
+        ),
+        (
+          'query_text and those of formulations',
+          (
+            select sum(length(left(asked.query_text, characters_read)))
+              from unnest(texts || arguments.query_text) as asked (query_text)
+          ),
+          0, 8192, 'at most %s characters together', false
+        )
+    ) as bound (argument, given, least, most, allowed, is_for_visitors)
+   where (is_visitor or not bound.is_for_visitors)
+     and bound.given not between bound.least and bound.most; -- null: refused by the search
+end
+$$;
+
+-- The search of the signed-in user, who is the viewer whatever the arguments say.
+create function knowledge_internal.search_for_user(given knowledge_internal.search_arguments)
+returns setof public.knowledge_search_hit
+-- definer: a signed-in user may not read the tables of the search, nor call it with a viewer_id.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  given.viewer_id := knowledge_internal.signed_in_viewer('search_my_knowledge_chunks');
+  given.viewer_groups := knowledge_internal.current_viewer_groups();
+  perform knowledge_internal.check_cost(given);
+  return query select hit.* from knowledge_internal.search_for_caller(given) as hit;
+end
+$$;
+
+-- What users and visitors call runs with their rights, as Supabase asks of functions that its API
+-- exposes, and calls one definer function, which checks its caller. Its body is parsed where it is
+-- created, so its callers need no usage on the internal schema and can name nothing in it.
+create function public.search_my_knowledge_chunks(
+  query_embedding extensions.vector default null, query_text text default null,
+  match_count integer default 10, match_threshold double precision default 0.0,
+  vector_weight double precision default 1.0, text_weight double precision default 1.0,
+  filter_type text default null, search_mode text default 'websearch',
+  pool_size integer default 50, rrf_k double precision default 60, fusion text default null,
+  filters jsonb default null, date_from date default null, date_to date default null,
+  collections text[] default null, public_only boolean default false,
+  one_per_document boolean default false, neighbor_window integer default 0,
+  recency_half_life double precision default null, match_offset integer default 0,
+  snippet boolean default false, formulations jsonb default null,
+  on_bad_embedding text default 'error', prefix_last boolean default false,
+  embedding_from_text boolean default false, like_ids uuid[] default null,
+  boosts jsonb default null, diversity double precision default 0,
+  max_per_document integer default null, merge_duplicates boolean default false,
+  min_confidence double precision default null, snippets integer default 1,
+  order_by text default null, required_filters jsonb default null,
+  as_of timestamp with time zone default now()
+) returns setof public.knowledge_search_hit
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return knowledge_internal.search_for_user(
+  row(
+    query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
+    filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
+    null, public_only, one_per_document, neighbor_window, recency_half_life, match_offset, snippet,
+    formulations, null, on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts,
+    diversity, max_per_document, merge_duplicates, min_confidence, snippets, order_by,
+    required_filters, as_of
+  )::knowledge_internal.search_arguments
+);
+
+comment on function public.search_my_knowledge_chunks is
+  'hybrid_search_knowledge_chunks for the signed-in user: public rows, rows whose owner is '
+  'auth.uid(), and rows of the groups that knowledge_viewer_groups() returns. The document '
+  'frequencies of BM25 are those of all chunks. Limits bound the cost of a call: pool_size (at '
+  'least match_count) times collections times questions 2,500, 8,192 characters of all questions '
+  'and of boosts, 32 conditions and 32,768 characters of filters. source_row is null unless the '
+  'role may select this column of knowledge_documents. Raises 42501 if nobody is signed in or the '
+  'user id is not a UUID, and 22023 for an argument out of bounds.';
+revoke all on function public.search_my_knowledge_chunks
+  from public, anon, authenticated, service_role;
+grant execute on function
+  public.search_my_knowledge_chunks, knowledge_internal.search_for_user to authenticated;
 
 notify pgrst, 'reload schema';

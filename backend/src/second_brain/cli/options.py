@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable, Collection
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -10,6 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from second_brain.models import EMBEDDER_NAMES
+from second_brain.retrieval.query import takes
 
 Visibility = Literal["private", "public"]
 """Who may find a document over the API."""
@@ -139,10 +141,12 @@ def with_fields(
                 inspect.Parameter.KEYWORD_ONLY,
                 default=field.default,
                 annotation=Annotated[
-                    field.annotation,
+                    # Typer reads no day, the model does.
+                    str | None if takes(field.annotation, date) else field.annotation,
                     typer.Option(
                         f"--{name.replace('_', '-')}",
                         help=field.description,
+                        metavar="YYYY-MM-DD" if takes(field.annotation, date) else None,
                         show_default=field.default is not None,
                     ),
                 ],

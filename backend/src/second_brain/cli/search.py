@@ -3,7 +3,8 @@
 import os
 import shutil
 import sys
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -45,6 +46,7 @@ from second_brain.cli.tables import (
 from second_brain.cli.target import STATE, opened
 from second_brain.database import migrations
 from second_brain.database.embedded import EmbeddedPostgres
+from second_brain.errors import InvalidInputError
 from second_brain.models import Embedder, load_embedder
 from second_brain.models.rerankers import RERANKER_NAMES, Reranker, load_reranker
 from second_brain.retrieval.answer import FROM_TEXT, Explanation, SearchResponse, SearchResult
@@ -53,7 +55,7 @@ from second_brain.retrieval.plan import HISTORY, MEMORY, invalid_query
 from second_brain.retrieval.query import AccessOptions, OperatorQuery, SearchQuery
 from second_brain.retrieval.service import RetrievalService
 from second_brain.retrieval.settings import Mode
-from second_brain.services.arguments import Fusion, Leg
+from second_brain.services.arguments import Fusion, Leg, renamed
 from second_brain.services.connections import connect
 from second_brain.services.install import SCHEMA, Database
 from second_brain.services.postgres import PostgresProvider
@@ -99,8 +101,12 @@ app = typer.Typer(rich_markup_mode=None)
 NO_OPTIONS = {"query", "category", "tags", "formulations", "exact_total"}
 
 
-def _option_of_day(help: str) -> Any:  # noqa: A002 - Typer's name
-    return typer.Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help=help, show_default=False)
+_OPTIONS = {
+    "category": "--knowledge-type",
+    "collections": "--collection",
+    "like_ids": "--like",
+    **{name: f"--{name.replace('_', '-')}" for name in OperatorQuery.model_fields if "_" in name},
+}
 
 
 @app.command("search", epilog=_SEARCH_EXAMPLES)
@@ -197,8 +203,6 @@ def _search(
     public_only: Annotated[
         bool, typer.Option("--public-only", help="Only what is public.")
     ] = False,
-    date_from: Annotated[datetime | None, _option_of_day("First document_date.")] = None,
-    date_to: Annotated[datetime | None, _option_of_day("Last document_date.")] = None,
     as_of: Annotated[
         str, typer.Option(help="Only what holds at this time, such as 2026-01-31; or all.")
     ] = "now",
@@ -270,8 +274,6 @@ def _search(
         like_ids=like_ids or None,
         boosts=parsed(boosts, "--boosts"),
         include_memory=include_memory,
-        date_from=date_from and date_from.date(),
-        date_to=date_to and date_to.date(),
         expand_neighbors=expand_neighbors,
         # The table shows the part of it that has the words.
         snippet=snippet or not as_json,
@@ -290,7 +292,7 @@ def _search(
             *(database, embedder, reranker), hybrid_candidate_count=pool_size, rrf_constant=rrf_k
         )
         asked: dict[str, Any] = {"question": question, "mode": mode}
-        with explained_refusal(database, embedder):
+        with _named_options(), explained_refusal(database, embedder):
             if why_not is not None:
                 missing = _told(service.why_not(query, why_not, **access)).answer
                 print_json(missing) if as_json else typer.echo(why_not_text(missing))
@@ -312,7 +314,7 @@ def _search(
             counts = service.facets(query, facets, **access) if facets else []
         results = response.results
         if not results and not as_json:
-            why = f" {response.empty.message}" if response.empty else ""
+            why = f" {renamed(response.empty.message, _OPTIONS)}" if response.empty else ""
             typer.echo(printable(f"Nothing found.{why}"), err=True)
     if as_json:
         answer = {**asked, "results": [_hit(one, response) for one in results]}
@@ -350,7 +352,17 @@ def _query(**given: Any) -> OperatorQuery:
     try:
         return OperatorQuery(**given)
     except ValidationError as error:
-        raise invalid_query(error) from None
+        raise InvalidInputError(renamed(str(invalid_query(error)), _OPTIONS)) from None
+
+
+@contextmanager
+def _named_options() -> Iterator[None]:
+    """Name the option, where a search refuses an argument."""
+    try:
+        yield
+    except InvalidInputError as error:
+        error.args = (renamed(str(error), _OPTIONS),)
+        raise
 
 
 def _service(

@@ -7,7 +7,7 @@ questions of people, who use other words: the text leg looks better on them than
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -24,10 +24,10 @@ _WORD = re.compile(r"[^\W_](?:[\w'-]*\w)?")
 
 # By a digest, so that a seed gives the same documents in every run. One chunk of each document.
 _CHUNKS = """
-    select sample.key, sample.chunk_id, sample.content
+    select sample.key, sample.chunk_id, sample.content, sample.language
     from (
       select distinct on (coalesce(chunk.document_id, chunk.id))
-        document.external_key as key, chunk.id as chunk_id, chunk.content,
+        document.external_key as key, chunk.id as chunk_id, chunk.content, chunk.language,
         md5(coalesce(document.external_key, chunk.id::text) || %(seed)s::text) as place
       from knowledge_internal.chunk_rows as chunk
       left join public.knowledge_documents as document on document.id = chunk.document_id
@@ -42,11 +42,18 @@ _CHUNKS = """
     limit %(sampled)s
 """
 
+_STOP_WORDS = """
+    select listed.language, listed.word
+    from unnest(%(languages)s::text[], %(words)s::text[]) as listed (language, word)
+    where to_tsvector(knowledge_internal.text_configuration(listed.language), listed.word) = ''
+"""
+
 
 class _Chunk(NamedTuple):
     key: str | None
     chunk_id: str
     content: str
+    language: str
 
 
 def generate(
@@ -55,14 +62,17 @@ def generate(
     """Return a question for each of `count` documents, of which it is the right one.
 
     A question has the most distinctive words of a chunk that other documents have too, in the order
-    of the text: a word of one document alone would make it too easy. The same corpus and seed give
-    the same questions. A document without such words, or with the question of another one, has
-    none. Raises CollectionError if there is no question at all.
+    of the text: a word of one document alone would make it too easy, and stop words find nothing.
+    The same corpus and seed give the same questions. A document without such words, or with the
+    question of another one, has none. Raises CollectionError if there is no question at all.
     """
     arguments = {"collection": collection, "seed": str(seed), "sampled": max(_SAMPLED, 2 * count)}
     chunks = [_Chunk(*row) for row in database.execute(_CHUNKS, arguments)]
+    words = [*{(chunk.language, word) for chunk in chunks for word in _words(chunk)}]
+    listed = {"languages": [one for one, _ in words], "words": [word for _, word in words]}
+    stop_words = {(language, word) for language, word in database.execute(_STOP_WORDS, listed)}
     found = []
-    for judgment in _questions(chunks, collection or ""):
+    for judgment in _questions(chunks, collection or "", stop_words):
         found.append(judgment)
         if len(found) == count:
             break
@@ -75,11 +85,14 @@ def generate(
     return found
 
 
-def _questions(chunks: list[_Chunk], collection: str) -> Iterator[Judgment]:
+def _questions(
+    chunks: list[_Chunk], collection: str, stop_words: Collection[tuple[str, str]]
+) -> Iterator[Judgment]:
     frequencies = Counter(word for chunk in chunks for word in set(_words(chunk)))
     seen = set()
     for chunk in chunks:
-        question = _question(chunk, frequencies, len(chunks))
+        counts = Counter(word for word in _words(chunk) if (chunk.language, word) not in stop_words)
+        question = _question(counts, frequencies, len(chunks))
         if question is None or question in seen:
             continue
         seen.add(question)
@@ -89,8 +102,7 @@ def _questions(chunks: list[_Chunk], collection: str) -> Iterator[Judgment]:
         )
 
 
-def _question(chunk: _Chunk, frequencies: Mapping[str, int], chunks: int) -> str | None:
-    counts = Counter(_words(chunk))
+def _question(counts: Mapping[str, int], frequencies: Mapping[str, int], chunks: int) -> str | None:
     most = min(chunks - 1, max(10, _MOST_COMMON * chunks))
     shared = [word for word in counts if len(word) >= _SHORTEST and 2 <= frequencies[word] <= most]
     if len(shared) < 2:

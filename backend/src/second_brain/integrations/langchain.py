@@ -103,7 +103,9 @@ def search_tool(
         args_schema=tool.schema,
         # The model reads what was wrong, and calls again.
         handle_tool_error=True,
-        handle_validation_error=lambda error: told(FAILED, invalid_query(error)),
+        handle_validation_error=lambda error: told(
+            FAILED, invalid_query(error, tool.schema.model_fields)
+        ),
     )
 
 

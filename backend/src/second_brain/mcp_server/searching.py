@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from datetime import date
 from typing import Annotated, Any, ClassVar, Self
 from uuid import UUID
 
@@ -33,10 +32,9 @@ from second_brain.mcp_server.tools import Answer, Context, Tool
 from second_brain.retrieval.answer import SearchResult
 from second_brain.retrieval.query import (
     QUESTION_BOUND,
-    AsOf,
+    ForAll,
     SearchQuery,
     Text,
-    argument_field,
     whole_neighbors,
 )
 from second_brain.retrieval.settings import ModeField, SearchSettings
@@ -154,7 +152,7 @@ class SearchKnowledgeBase(_Search):
         )
 
 
-class HybridSearch(_Search):
+class HybridSearch(ForAll, _Search):
     """The search with all its options."""
 
     title = "Hybrid search"
@@ -175,9 +173,6 @@ class HybridSearch(_Search):
     expand_neighbors: Neighbors = Field(
         False,
         description="Show each result with the passages before and after it; or with this many.",
-    )
-    prefix_last: bool = Field(
-        False, description="The last word of the query may be the beginning of a word."
     )
     order_by: str | None = Field(
         None,
@@ -204,9 +199,6 @@ class HybridSearch(_Search):
         max_length=50,
         description="Only these collections, each ranked by itself, then fused.",
     )
-    date_from: date | None = argument_field("date_from")
-    date_to: date | None = argument_field("date_to")
-    as_of: AsOf = argument_field("as_of")
     boosts: Annotated[list[dict[str, Any]] | None, _BOOSTS] = Field(
         None,
         description="Up to 10 factors of the score: of results that pass conditions, "
@@ -214,7 +206,6 @@ class HybridSearch(_Search):
         '{"field": "document_date", "decay": "exp", "origin": "now", "scale": 365}; or by a '
         'number, {"field": "metadata.votes", "modifier": "log1p", "weight": 0.5}.',
     )
-    diversity: float = argument_field("diversity", ge=0, le=1)
     max_per_document: int | None = Field(
         None,
         ge=1,
@@ -222,7 +213,6 @@ class HybridSearch(_Search):
         description="At most this many passages of a document, each a result of its own. Without "
         "it, a document is one result.",
     )
-    merge_duplicates: bool = argument_field("merge_duplicates")
     max_tokens: int | None = Field(
         None,
         ge=1,

@@ -27,6 +27,7 @@ from second_brain.mcp_server.scope import Scope
 from second_brain.mcp_server.searching import FindDocuments, HybridSearch, SearchKnowledgeBase
 from second_brain.mcp_server.tokens import ScopedAccess
 from second_brain.mcp_server.tools import Answer, Context, Groups, Tool, Writers
+from second_brain.retrieval.plan import said_of
 from second_brain.retrieval.service import AsyncRetrievalService
 from second_brain.retrieval.tool_arguments import sentence, told, visible
 from second_brain.services.provider import AsyncSearchProvider
@@ -129,7 +130,7 @@ def create_server(
             called = tool.model_validate(params.arguments or {})
             answer: Answer = await run(request, called.answer)
         except ValidationError as error:
-            return _error(tool.failed, InvalidInputError("; ".join(_violations(error))))
+            return _error(tool.failed, InvalidInputError("; ".join(_violations(error, tool))))
         # For every exception the assistant gets only a safe message: no traceback, no secrets.
         except Exception as error:  # noqa: BLE001
             return _error(tool.failed, _logged(params.name, error))
@@ -197,15 +198,19 @@ def _logged(called: str, error: Exception) -> SecondBrainError:
     return known
 
 
-def _violations(error: ValidationError) -> Iterator[str]:
+def _violations(error: ValidationError, tool: type[Tool]) -> Iterator[str]:
     for one in error.errors(include_url=False, include_context=False):
         place = ".".join(str(part) for part in one["loc"])
-        message = one["msg"].removeprefix("Value error, ")
+        message = said_of(one, tool.model_fields)
         if message.startswith(place):
             # A filter's message names the place and the value itself.
             yield message
             continue
-        given = "" if one["type"] == "missing" else f", not {str(one['input'])[:100]!r}"
+        given = (
+            ""
+            if one["type"] in ("missing", "extra_forbidden")
+            else f", not {str(one['input'])[:100]!r}"
+        )
         yield f"{place}: {message}{given}"
 
 

@@ -11,6 +11,7 @@ from second_brain.frozen import Frozen
 from second_brain.retrieval.earlier_names import ResponseNames, ResultNames
 from second_brain.retrieval.settings import Mode
 from second_brain.services import searches
+from second_brain.services.arguments import FIELD_NAMES, renamed
 from second_brain.services.results import (
     EmptyReason,
     HitMetadata,
@@ -204,7 +205,9 @@ class Explanation(Frozen):
 def empty_answer(reason: EmptyReason | None, found: int, offset: int) -> EmptyAnswer | None:
     """Return why a page has no results: what the database said, or that it is past the end."""
     said = reason or (past_end(found, offset) if found else None)
-    return None if said is None else EmptyAnswer(**said)
+    if said is None:
+        return None
+    return EmptyAnswer(**{**said, "message": renamed(said["message"], FIELD_NAMES)})
 
 
 def result(

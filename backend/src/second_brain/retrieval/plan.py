@@ -1,6 +1,6 @@
 """What a query means with the service's settings: mode, limits, and the provider's arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
@@ -11,13 +11,14 @@ from second_brain.errors import ConfigurationError, InvalidInputError
 from second_brain.filters import listed
 from second_brain.retrieval.query import Access, OperatorQuery, QueryOptions, SearchQuery
 from second_brain.retrieval.settings import MATCH_COUNT_BOUND, Mode, SearchSettings
-from second_brain.services.arguments import FindOptions, Leg, RowOptions
+from second_brain.services.arguments import FindOptions, Leg, RowOptions, did_you_mean
 
 MEMORY, HISTORY = "memory", "history"
 """The collections of what assistants store about a user, and of the turns of conversations."""
 
-# The fields of a query that a provider takes by the same name.
+# The fields of a query that a provider takes by the same name, and those of them that select rows.
 _PASSED = tuple(name for name in get_type_hints(FindOptions) if name in SearchQuery.model_fields)
+_ROWS = tuple(name for name in _PASSED if name in get_type_hints(RowOptions))
 
 NO_MEMORY = {"field": "collection", "op": "ne", "value": MEMORY}
 
@@ -89,16 +90,26 @@ def checked_query(question: str | SearchQuery, options: QueryOptions) -> tuple[S
             return question, access
         return SearchQuery(query=question, **asked), access  # type: ignore[arg-type]
     except ValidationError as error:
-        raise invalid_query(error) from None
+        known = {*SearchQuery.model_fields, *Access.model_fields}
+        raise invalid_query(error, known) from None
 
 
-def invalid_query(error: ValidationError) -> InvalidInputError:
+def invalid_query(
+    error: ValidationError, known: Collection[str] = SearchQuery.model_fields
+) -> InvalidInputError:
     """Return the error without the values: a question may be private."""
     faults = [
-        ": ".join([*filter(None, [".".join(map(str, fault["loc"]))]), fault["msg"]])
+        ": ".join([*filter(None, [".".join(map(str, fault["loc"]))]), said_of(fault, known)])
         for fault in error.errors()
     ]
     return InvalidInputError("; ".join(faults))
+
+
+def said_of(fault: Any, known: Collection[str]) -> str:
+    """Return what pydantic found wrong; of a name that is not known, which one is like it."""
+    if fault["type"] != "extra_forbidden":
+        return str(fault["msg"]).removeprefix("Value error, ")
+    return f"no argument has this name{did_you_mean(str(fault['loc'][-1]), known)}"
 
 
 def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Plan:
@@ -131,17 +142,16 @@ def planned(query: SearchQuery, access: Access, settings: SearchSettings) -> Pla
         if query.min_similarity is None
         else query.min_similarity,
         left_out=left_out,
-        rows={
-            "filter_type": query.category,
-            "filters": conditions,
-            "date_from": query.date_from,
-            "date_to": query.date_to,
-            "collections": _collections(query, settings),
-            "viewer_id": access.viewer_id,
-            "viewer_groups": access.viewer_groups,
-            "public_only": access.public_only,
-            "required_filters": access.required_filters,
-        },
+        rows=cast(
+            RowOptions,
+            {name: getattr(query, name) for name in _ROWS}
+            | dict(access)
+            | {
+                "filter_type": query.category,
+                "filters": conditions,
+                "collections": _collections(query, settings),
+            },
+        ),
     )
 
 
@@ -208,22 +218,15 @@ def search_options(
 
 def applied_filters(plan: Plan, threshold: float | None) -> dict[str, Any]:
     """Return the conditions that the answer names."""
-    query, access = plan.query, plan.access
-    said = {
-        "category": query.category,
-        "tags": list(query.tags),
-        "date_from": query.date_from and query.date_from.isoformat(),
-        "date_to": query.date_to and query.date_to.isoformat(),
-        "as_of": None if query.as_of == "now" else str(query.as_of or "all"),
-        "filters": query.filters,
-        "min_similarity": threshold or None,
-        "viewer_id": access.viewer_id and str(access.viewer_id),
-        "viewer_groups": access.viewer_groups and list(access.viewer_groups),
-        "public_only": access.public_only or None,
-        "collections": query.collections and list(query.collections),
-        "left_out": list(plan.left_out),
+    said = plan.query.model_dump(mode="json", include={"category", "tags", *_ROWS})
+    said |= plan.access.model_dump(mode="json", exclude={"required_filters"})
+    said["as_of"] = None if said["as_of"] == "now" else said["as_of"] or "all"
+    said |= {"min_similarity": threshold or None, "left_out": list(plan.left_out)}
+    return {
+        name: value
+        for name, value in said.items()
+        if value is not False and value not in (None, [], {})
     }
-    return {name: value for name, value in said.items() if value not in (None, [], {})}
 
 
 def _conditions(

@@ -7,7 +7,8 @@ such as a filter's fields, the database checks.
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Annotated, Any, Literal, TypedDict, cast, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, TypedDict, Union, cast, get_args, get_origin
 from uuid import UUID
 
 from pydantic import (
@@ -17,9 +18,12 @@ from pydantic import (
     Field,
     PlainValidator,
     StringConstraints,
+    ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
+    field_validator,
     model_validator,
 )
 
@@ -34,7 +38,7 @@ from second_brain.retrieval.settings import (
     Weight,
     without_alias,
 )
-from second_brain.services.arguments import ARGUMENTS, Fusion, Leg, TextMode
+from second_brain.services.arguments import ARGUMENTS, Fusion, Leg, TextMode, read_time
 
 QUESTION_BOUND = 1000
 """Characters. A longer text is a document, which no embedding model reads as a question."""
@@ -67,6 +71,30 @@ def whole_neighbors(expand: object) -> object:
     return int(expand) if isinstance(expand, bool) else expand
 
 
+def takes(annotation: Any, *kinds: object) -> bool:
+    """Say whether one of the types that an annotation names is one of these."""
+    if get_origin(annotation) is Annotated:
+        return takes(get_args(annotation)[0], *kinds)
+    if get_origin(annotation) in (Union, UnionType):
+        return any(takes(one, *kinds) for one in get_args(annotation))
+    return annotation in kinds or get_origin(annotation) in kinds
+
+
+class Strict(BaseModel):
+    """A model in which true and false are no numbers, as in the database."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean(cls, given: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[info.field_name or ""]
+        reads = [getattr(one, "func", None) for one in field.metadata]
+        if isinstance(given, bool) and whole_neighbors not in reads:
+            for kind, name in ((int, "an integer"), (float, "a number")):
+                if takes(field.annotation, kind):
+                    raise ValueError(f"must be {name}, not {given}")
+        return given
+
+
 def _listed(names: object) -> object:
     if isinstance(names, str):
         raise ValueError("must be a list of names, not one text")  # noqa: TRY004
@@ -88,7 +116,25 @@ Text = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUESTION_BOUND)
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-AsOf = datetime | Literal["now"] | None
+
+
+def _day(given: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        # As the day of a time, pydantic takes a number.
+        return check(str(given) if isinstance(given, int | float) else given)
+    except ValidationError as error:
+        raise ValueError(f"must be an ISO date such as 2026-01-31, not {given!r:.100}") from error
+
+
+def _moment(given: object) -> object:
+    try:
+        return None if given is None else read_time(given, "as_of")
+    except InvalidInputError as error:
+        raise ValueError(str(error).removeprefix("as_of ")) from error
+
+
+Day = Annotated[date | None, WrapValidator(_day)]
+AsOf = Annotated[datetime | Literal["now"] | None, BeforeValidator(_moment)]
 
 
 def argument_field(name: str, **given: Any) -> Any:
@@ -124,7 +170,18 @@ class Access(BaseModel):
     )
 
 
-class SearchQuery(QueryNames):
+class ForAll(Strict):
+    """What assistants may set as other clients do: with the same name, type, bounds and help."""
+
+    date_from: Day = argument_field("date_from")
+    date_to: Day = argument_field("date_to")
+    as_of: AsOf = argument_field("as_of")
+    prefix_last: bool = argument_field("prefix_last")
+    diversity: float = argument_field("diversity", ge=0, le=1)
+    merge_duplicates: bool = argument_field("merge_duplicates")
+
+
+class SearchQuery(ForAll, QueryNames):
     """One validated search of a client: what `RetrievalService.search` takes, also as JSON.
 
     It may be the body of a request: it has no field that says whose rows are searched.
@@ -165,9 +222,6 @@ class SearchQuery(QueryNames):
     offset: int = Field(default=0, ge=0, le=OFFSET_BOUND, description="Results to skip.")
     category: str | None = Field(default=None, description="One knowledge_type.")
     tags: Names = Field(default=(), description="metadata.tags has every one of them.")
-    date_from: date | None = argument_field("date_from")
-    date_to: date | None = argument_field("date_to")
-    as_of: AsOf = argument_field("as_of")
     filters: Conditions = Field(default=None, description="Conditions on columns and metadata.")
     min_similarity: float | None = Field(
         default=None,
@@ -200,12 +254,9 @@ class SearchQuery(QueryNames):
     include_memory: bool | None = Field(
         default=None, description="Search the collection memory too."
     )
-    prefix_last: bool = argument_field("prefix_last")
     like_ids: tuple[UUID, ...] | None = argument_field("like_ids")
     boosts: tuple[dict[str, Any], ...] | None = argument_field("boosts")
-    diversity: float = argument_field("diversity", ge=0, le=1)
     max_per_document: int | None = argument_field("max_per_document", ge=1, le=1000)
-    merge_duplicates: bool = argument_field("merge_duplicates")
     min_confidence: float | None = argument_field("min_confidence", ge=0, le=1)
     snippets: int = argument_field("snippets", ge=1, le=3)
     order_by: str | None = argument_field("order_by")

@@ -66,7 +66,7 @@ from second_brain.retrieval.settings import SearchSettings
 from second_brain.retrieval.telemetry import Part, Watch, log_json, watched
 from second_brain.retrieval.threads import Threads
 from second_brain.retrieval.tokens import CountTokens, count_tokens, within
-from second_brain.services.arguments import LARGEST_POOL, Leg, RowOptions
+from second_brain.services.arguments import FIELD_NAMES, LARGEST_POOL, Leg, RowOptions, renamed
 from second_brain.services.calls import Deadline
 from second_brain.services.last_write import last_write
 from second_brain.services.results import EmbeddingModel, FacetCount, MemorySearchResult
@@ -508,9 +508,7 @@ class Retrieval(ABC):
         try:
             return await self._wait(ask(*question, **options))
         except InvalidInputError as error:
-            if str(error).startswith("filter_type "):
-                # The service's name of it.
-                error.args = (str(error).replace("filter_type", "category", 1),)
+            error.args = (renamed(str(error), FIELD_NAMES),)
             raise
 
     async def _embedder(self, deadline: Deadline) -> AnyEmbedder:

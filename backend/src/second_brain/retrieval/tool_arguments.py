@@ -7,16 +7,15 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
 
 from second_brain.errors import InvalidInputError, SecondBrainError, safe_message
 from second_brain.retrieval.earlier_names import QUERY_FIELDS
 from second_brain.retrieval.plan import invalid_query
-from second_brain.retrieval.query import SearchQuery, Text
+from second_brain.retrieval.query import SearchQuery, Strict, Text, takes
 from second_brain.retrieval.tokens import within
 from second_brain.services.results import OFF_SUBJECT
 
@@ -97,7 +96,7 @@ def told(failed: str, error: SecondBrainError) -> str:
     return visible(f"{failed}: {sentence(safe_message(error))} {error.remedy}")
 
 
-class ToolArguments(BaseModel):
+class ToolArguments(Strict):
     """The arguments of one call: an unknown one is refused by name.
 
     Models send null, "", "null" or an empty list for what they leave out, and JSON in a text.
@@ -114,7 +113,7 @@ class ToolArguments(BaseModel):
         for name, value in given.items():
             field = cls.model_fields.get(name)
             if field is not None:
-                read = _meant(value, _takes_text(field.annotation))
+                read = _meant(value, takes(field.annotation, str, date, UUID, Literal))
                 if read is None and not field.is_required():
                     continue
                 meant[name] = value if read is None else read
@@ -137,14 +136,6 @@ def _meant(value: object, takes_text: bool) -> object:
 
 def _is_nothing(value: object) -> bool:
     return value is None or (isinstance(value, str) and value.strip() in ("", "null"))
-
-
-def _takes_text(annotation: Any) -> bool:
-    if get_origin(annotation) is Annotated:
-        return _takes_text(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return any(map(_takes_text, get_args(annotation)))
-    return annotation in (str, date, UUID) or get_origin(annotation) is Literal
 
 
 def search_arguments(
@@ -186,5 +177,5 @@ def checked(arguments: type[ToolArguments], given: Mapping[str, Any]) -> dict[st
     try:
         asked = arguments.model_validate(given)
     except ValidationError as error:
-        raise invalid_query(error) from None
+        raise invalid_query(error, arguments.model_fields) from None
     return {name: getattr(asked, name) for name in asked.model_fields_set}

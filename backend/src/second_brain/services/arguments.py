@@ -4,8 +4,9 @@ The database checks embeddings, bounds and filters. This module rejects only inv
 lists and texts, because the error of Postgres would not contain the name of the argument.
 """
 
+import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache
@@ -245,6 +246,20 @@ KEYWORD_DEFAULTS: Mapping[str, object] = {
 
 SQL_NAMES = {one.name: one.sql_name for one in ARGUMENTS.values() if one.sql_name != one.name}
 
+PYTHON_NAMES = {sql_name: name for name, sql_name in SQL_NAMES.items()}
+
+QUERY_NAMES = {
+    "query": "query_text",
+    "category": "filter_type",
+    "limit": "top_k",
+    "offset": "match_offset",
+    "min_similarity": "threshold",
+    "expand_neighbors": "neighbor_window",
+}
+"""The fields of a query of the service that have another name than their argument."""
+
+FIELD_NAMES = {argument: field for field, argument in QUERY_NAMES.items()}
+
 VIEWER = ("viewer_id", "viewer_groups")
 """The arguments that name the viewer. With a user's token, the database takes both from there."""
 
@@ -252,18 +267,36 @@ LARGEST_POOL = 1000
 """The most candidates for each leg, hits on a page, and hits to skip before it."""
 
 
-def bound(given: Mapping[str, Any], function: str, place: str = "") -> dict[str, Any]:
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return a question about a name that is not known; nothing if no name is like it."""
+    own = PYTHON_NAMES.get(name, name)
+    others = (own, QUERY_NAMES.get(own), FIELD_NAMES.get(own))
+    near = [one for one in others if one in known] or difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {near[0]}?" if near else ""
+
+
+def renamed(message: str, names: Mapping[str, str]) -> str:
+    """Return a message with the caller's names of arguments; what it quotes stays."""
+    said, comma, value = message.partition(", not ")
+    return _NAME.sub(lambda name: names.get(name[0], name[0]), said) + comma + value
+
+
+def bound(
+    given: Mapping[str, Any], function: str, place: str = "", beside: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the arguments that an SQL function takes, as JSON values under their SQL names.
 
-    Missing ones get their default. Raises InvalidInputError and UnknownArgumentError.
+    Missing ones get their default. `beside`: what the method takes beside them. Raises
+    InvalidInputError and UnknownArgumentError.
     """
     if not isinstance(given, Mapping):
         raise InvalidInputError(f"{place}must be a dict, not {type(given).__name__}")
     known = names_of(function)
     if unknown := [name for name in given if name not in known]:
+        allowed = sorted((*known, *beside))
         raise UnknownArgumentError(
-            f"{place}got an unexpected argument {unknown[0]!r:.100}, not one of "
-            + ", ".join(sorted(known))
+            f"{place}got an unexpected argument {unknown[0]!r:.100}"
+            f"{did_you_mean(str(unknown[0]), allowed) or '.'} Known are {', '.join(allowed)}."
         )
     arguments: dict[str, Any] = {}
     for name in known:
@@ -417,6 +450,8 @@ _TIME = re.compile(
     r"\d{4}-\d\d-\d\d(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(?P<offset>Z|[+-]\d\d(:\d\d)?)?)?",
     re.ASCII,
 )
+# A name in quotation marks, or a key below another one, is none of an argument.
+_NAME = re.compile(r'"[^"]*"|(?<![\w.])[a-z_]+(?!\w|\.\w)')
 _json: Callable[[Any, str], Any] = json_form
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _day = _parsed(
@@ -425,6 +460,7 @@ _day = _parsed(
     "an ISO date such as 2026-01-31",
 )
 _uuid = _parsed(UUID, "a UUID")
+read_time = _parsed(_time, "an ISO date or timestamp such as 2026-01-31T12:00:00Z, or now")
 _SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
 # How a value becomes one of JSON, where that is more than `json_form`.
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
@@ -440,7 +476,7 @@ _READERS: Mapping[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("collections", "viewer_groups", "facets"), _names),
     "like_ids": lambda value, name: [_uuid(one, name) for one in _names(value, name)],
     **dict.fromkeys(("date_from", "date_to"), _date),
-    "as_of": _parsed(_time, "an ISO date or timestamp such as 2026-01-31T12:00:00Z, or now"),
+    "as_of": read_time,
     **dict.fromkeys(("viewer_id", "chunk_id"), _uuid),
     "document": lambda value, _: _uuid(value, "document_id"),
     "queries": lambda queries, _: [one.model_dump(mode="json") for one in queries],

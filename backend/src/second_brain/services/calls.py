@@ -38,7 +38,8 @@ from second_brain.errors import (
     safe_message,
     translate,
 )
-from second_brain.services.functions import functions
+from second_brain.services.arguments import PYTHON_NAMES, renamed
+from second_brain.services.functions import functions, integers
 from second_brain.services.last_write import written
 from second_brain.services.results import OnError, Source
 
@@ -132,7 +133,9 @@ _NO_DEADLINE = Deadline(None)
 
 def checked_timeout(seconds: float) -> float:
     """Return a timeout that is valid. Raises InvalidInputError."""
-    if not (isinstance(seconds, int | float) and 0 < seconds <= LONGEST_TIMEOUT):
+    if type(seconds) is bool or not (
+        isinstance(seconds, int | float) and 0 < seconds <= LONGEST_TIMEOUT
+    ):
         raise InvalidInputError(
             f"timeout must be above 0 and at most {LONGEST_TIMEOUT:g} seconds, not {seconds!r:.100}"
         )
@@ -254,6 +257,10 @@ class Client(ABC):
 
     async def _call(self, function: str, arguments: dict[str, Any], deadline: Deadline) -> Any:
         """Call the SQL function, and again after a failure that may pass."""
+        for name in integers(function):
+            if isinstance(value := arguments.get(name), bool):
+                # Postgres casts it to 0 or 1.
+                raise InvalidInputError(f"{name} must be an integer, not {value}")
         answer = await retried(
             partial(self._send, function, arguments),
             self._wait,
@@ -308,7 +315,7 @@ class Client(ABC):
     def _safe(self, error: Exception) -> tuple[SecondBrainError, BaseException | None]:
         """Return a failure as a SecondBrainError without credentials, and its cause."""
         failure, held = translate(error), tuple(self._secrets())
-        failure.args = (safe_message(failure, secrets=held),)
+        failure.args = (renamed(safe_message(failure, secrets=held), PYTHON_NAMES),)
         return failure, redacted(error, secrets=held)
 
 

@@ -41,6 +41,13 @@ def functions() -> Mapping[str, Function]:
 
 
 @cache
+def integers(function: str) -> tuple[str, ...]:
+    """Return the arguments of a function that are integers."""
+    kinds = functions()[function].arguments
+    return tuple(name for name, kind in kinds.items() if kind in ("integer", "bigint"))
+
+
+@cache
 def statement(install: Install, name: str, given: tuple[str, ...]) -> bytes:
     """Return the statement, for psycopg, that calls a function with the given arguments."""
     kinds = functions()[name].arguments

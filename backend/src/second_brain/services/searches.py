@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
@@ -24,11 +25,13 @@ from second_brain.errors import (
 from second_brain.services.arguments import (
     DEFAULTS,
     LARGEST_POOL,
+    PYTHON_NAMES,
     VIEWER,
     BatchQuery,
     Embedding,
     bound,
     converted,
+    renamed,
     without_defaults,
 )
 from second_brain.services.calls import Client, Deadline, Outcome
@@ -101,12 +104,13 @@ async def search(
     """Search; when that fails, raise, or return no hits and the failure in the details."""
     is_raised = client._on_error == "raise" if is_raised is None else is_raised
     method, options = _METHODS.get(function, "hybrid"), dict(given)
-    exact_total, timeout = options.pop("exact_total", False), options.pop("timeout", None)
+    beside = ("exact_total", "timeout") if function == HYBRID else ("timeout",)
+    own = {name: options.pop(name, None) for name in beside}
     try:
-        arguments = bound(options, function)
+        arguments = bound(options, function, beside=beside)
         if client._multi_tenant:
             require_viewer(arguments)
-        deadline = Deadline(timeout, client._timeout)
+        deadline = Deadline(own["timeout"], client._timeout)
         rows = first = await client._call(function, arguments, deadline)
         found = hits(rows, method=method, source=client.name, limit=arguments["match_count"])
         offset = arguments.get("match_offset") or 0
@@ -114,22 +118,23 @@ async def search(
         if not rows and offset > 0:
             # No row of an empty page has the length of the list.
             first = await client._call(function, _first_hit(arguments), deadline)
-        listing = listing_of(first)
-        if not first and _may_ignore(arguments):
-            notes = await _ignored(client, function, _strictly(arguments), deadline)
+        listing, reason = listing_of(first), None
+        if not rows and listing.total_count:
+            reason = past_end(listing.total_count, offset)
+        elif not rows:
+            why = await _why_empty(client, function, arguments, deadline, is_raised=is_raised)
+            reason, notes = _reason(why)
+            if notes is None and _may_ignore(arguments):
+                notes = await _ignored(client, function, _strictly(arguments), deadline)
             listing = listing._replace(notes=notes)
         details = _details(client, method, rows, listing)
         if listing.has_full_pool and offset + len(rows) >= (listing.total_count or 0):
             details["pool_ended"] = True
             details.setdefault("remedy", _remedy_of_pool(arguments))
-        if exact_total:
+        if own.get("exact_total"):
             details["exact_total"] = await client._read(int, COUNT, arguments, deadline.left())
-        if not rows and listing.total_count:
-            details["empty"] = past_end(listing.total_count, offset)
-        elif not rows:
-            why = await _why_empty(client, function, arguments, deadline, is_raised=is_raised)
-            if reason := _reason(why):
-                details["empty"] = reason
+        if reason is not None:
+            details["empty"] = reason
     except UnknownArgumentError:
         raise
     except Exception as error:
@@ -185,7 +190,7 @@ async def ask(
     """Ask about the search with these arguments; `further` has the function's other arguments."""
     options = dict(given)
     timeout = options.pop("timeout", None)
-    arguments = bound(options, function)
+    arguments = bound(options, function, beside=("timeout",))
     if client._multi_tenant:
         require_viewer(arguments)
     return await client._read(kind, function, arguments | converted(further), timeout)
@@ -226,17 +231,18 @@ async def _batch(
     answers = _by_query(rows, len(sent))
     lists = list(map(listing_of, answers))
     empty = [place for place, answer in enumerate(answers) if not answer]
-    for place in empty:
-        if _may_ignore(sent[place]):
-            strict = {"queries": [_strictly(sent[place])]}
-            notes = await _ignored(client, BATCH, strict, deadline)
-            lists[place] = lists[place]._replace(notes=notes)
     reasons: list[EmptyReason | None] = [None] * len(answers)
+    said: Any = None
     if empty:
         asked = {"search": [sent[place] for place in empty]}
-        answer = await _why_empty(client, BATCH, asked, deadline, is_raised=is_raised)
-        for place, reason in zip(empty, answer if isinstance(answer, list) else (), strict=False):
-            reasons[place] = _reason(reason)
+        said = await _why_empty(client, BATCH, asked, deadline, is_raised=is_raised)
+    given = said[: len(empty)] if isinstance(said, list) else ()
+    for place, why in zip_longest(empty, given):
+        reasons[place], notes = _reason(why)
+        if notes is None and _may_ignore(sent[place]):
+            strict = {"queries": [_strictly(sent[place])]}
+            notes = await _ignored(client, BATCH, strict, deadline)
+        lists[place] = lists[place]._replace(notes=notes)
     details = cast(BatchDetails, _details(client, "hybrid", rows))
     details["total_count"] = [one.total_count for one in lists]
     if any(one.answer_confidence is not None for one in lists):
@@ -369,7 +375,7 @@ def _failure(client: Client, function: str, error: Exception) -> FailureDetails:
         "fallback_reason": "provider_error",
         "error_type": type(error).__name__,
         "error_kind": failure.kind,
-        "error_message": safe_message(failure, secrets=client._secrets()),
+        "error_message": renamed(safe_message(failure, secrets=client._secrets()), PYTHON_NAMES),
         "code": failure.code,
         "remedy": _remedy(function, failure),
     }
@@ -382,9 +388,15 @@ def _remedy(function: str, error: SecondBrainError) -> str:
     return error.remedy
 
 
-def _reason(answer: object) -> EmptyReason | None:
-    """Return the reason that the database gave; None for another answer."""
-    return answer if isinstance(answer, dict) and "message" in answer else None
+def _reason(answer: object) -> tuple[EmptyReason | None, Notes | None]:
+    """Return the reason that the database gave, with Python's names, and the notes of the search.
+
+    Both are None for another answer.
+    """
+    if not (isinstance(answer, dict) and isinstance(answer.get("message"), str)):
+        return None, None
+    notes = answer.pop("notes", None)
+    return {**answer, "message": renamed(answer["message"], PYTHON_NAMES)}, notes
 
 
 def _first_hit(arguments: Mapping[str, Any]) -> dict[str, Any]:

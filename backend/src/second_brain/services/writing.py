@@ -223,11 +223,7 @@ class AsyncWrites(Client):
     async def supersede_document(
         self, old: str, new: str, at: datetime | None = None, *, timeout: float | None = None
     ) -> int:
-        """End the document `old` and start `new`, both by external_key, at a time (None: now).
-
-        It is written into their metadata as `valid_until` and `valid_from`. Returns how many active
-        chunks `old` has. Needs the module versions.
-        """
+        """`Writes.supersede_document` for an event loop."""
         given = {"old": old, "new": new, "at": _moment(at)}
         return await self._read(int, "supersede_knowledge_document", given, timeout)
 

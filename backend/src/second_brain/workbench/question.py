@@ -5,6 +5,7 @@ defaults are in it.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 from uuid import UUID
@@ -47,7 +48,6 @@ _IN_ADDRESS = {
 """The names in the address, where they are not those of a search."""
 
 _EXPECTED = {
-    "date_from_datetime_parsing": "a date such as 2026-01-31",
     "float_parsing": "a number",
     "finite_number": "a number",
     "int_parsing": "a whole number",
@@ -257,7 +257,8 @@ def read_question(params: QueryParams) -> tuple[Question, list[str]]:
         problems = []
         for fault in error.errors():
             name = str(fault["loc"][0])
-            expected = _EXPECTED.get(fault["type"], fault["msg"].removeprefix("Input should be "))
+            said = re.sub("^(Input should be|Value error, must be) ", "", fault["msg"])
+            expected = _EXPECTED.get(fault["type"], said.partition(", not ")[0])
             expected = expected.format(**fault.get("ctx", {}))
             problems.append(f"{name} must be {expected}, not {str(given.pop(name, ''))[:100]!r}")
     return Question(**given), problems

@@ -49,11 +49,17 @@ begin
     end;
     new.metadata := new.metadata - bound || jsonb_strip_nulls(jsonb_build_object(bound, given));
   end loop;
-  if tg_argv[0] <> 'chunk'
-     and new.metadata ->> 'valid_until' < new.metadata ->> 'valid_from' collate "C"
+  if new.metadata ->> 'valid_until' < new.metadata ->> 'valid_from' collate "C"
+     -- A document may end before a chunk of it starts, which then never holds.
+     and (
+       tg_argv[0] <> 'chunk'
+       or pg_trigger_depth() = 1 and new.metadata is distinct from old.metadata
+     )
   then
-    raise exception 'metadata.valid_until must not be before valid_from, %, as % is',
-                    new.metadata ->> 'valid_from', new.metadata ->> 'valid_until'
+    raise exception 'metadata.valid_until must not be before valid_from, %, as % is%',
+                    new.metadata ->> 'valid_from', new.metadata ->> 'valid_until',
+                    case tg_argv[0] when 'chunk' then ': a chunk holds only while its document does'
+                      else '' end
       using errcode = '22023';
   end if;
   return new;

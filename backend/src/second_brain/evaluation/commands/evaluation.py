@@ -65,6 +65,8 @@ Examples:
   second-brain corpus eval support --baseline before.json --fail-under nDCG@10=.62
 """
 
+TOLERANCE = 0.02
+
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -75,7 +77,7 @@ def _eval(
     doc_embeddings: DocEmbeddingsOption = None,
     query_embeddings: QueryEmbeddingsOption = None,
     embedder_name: EmbedderOption = "wordllama",
-    language: LanguageOption = "english",
+    language: LanguageOption = None,
     fusion: Annotated[
         str | None, typer.Option(help=f"How hybrid fuses: {', '.join(FUSIONS)}.")
     ] = None,
@@ -129,8 +131,11 @@ def _eval(
         ),
     ] = None,
     max_chunks: Annotated[
-        int, typer.Option(min=1, help="Chunks to embed for --compare-embedder.")
-    ] = MOST_CHUNKS,
+        int | None,
+        typer.Option(
+            min=1, help=f"Chunks to embed for --compare-embedder; {MOST_CHUNKS:,} by default."
+        ),
+    ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
@@ -147,8 +152,11 @@ def _eval(
         ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="How far nDCG@10 may fall below --baseline.")
-    ] = 0.02,
+        float | None,
+        typer.Option(
+            min=0, help=f"How far nDCG@10 may fall below --baseline; {TOLERANCE} by default."
+        ),
+    ] = None,
     dsn: ServerOption = None,
     schema: SchemaOption = SCHEMA,
     postgres_major: MajorOption = None,
@@ -190,6 +198,10 @@ def _eval(
                 **{"--baseline": baseline, "--fail-under": floors},
             },
         )
+    else:
+        refuse("needs --compare-embedder", {"--max-chunks": max_chunks})
+    if baseline is None:
+        refuse("needs --baseline", {"--tolerance": tolerance})
     if html is not None and not html.parent.is_dir():
         raise typer.BadParameter(f"--html: the folder {html.parent} does not exist")
     if modes and settings != Settings():
@@ -198,7 +210,8 @@ def _eval(
     with asked_questions(folder, corpus, dsn, embedder_name, (max_queries, seed)) as asked:
         if other_embedder is not None:
             other = configured_embedder(other_embedder)
-            chunks = number(max_chunks, "chunk")
+            most = max_chunks or MOST_CHUNKS
+            chunks = number(most, "chunk")
             typer.echo(f"Embedding at most {chunks} with {other.model} ...", err=True)
             compared_models = compare_models(
                 asked.searcher,
@@ -206,7 +219,7 @@ def _eval(
                 asked.source.embedding_model,
                 other,
                 collection=collection,
-                most=max_chunks,
+                most=most,
                 seed=seed,
             )
             print_models(compared_models, as_json=as_json)
@@ -235,7 +248,7 @@ def _eval(
         if html is not None:
             html.write_text(report.render(found, source, asked.searcher), "utf-8")
     print_comparison(found, source, as_json=as_json)
-    failures, fell = verdict(found, least, before, tolerance)
+    failures, fell = verdict(found, least, before, TOLERANCE if tolerance is None else tolerance)
     print_gate(failures, fell, new_console(stderr=as_json))
     if failures:
         raise typer.Exit(1)

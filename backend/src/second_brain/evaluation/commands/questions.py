@@ -57,7 +57,10 @@ QueryEmbeddingsOption = Annotated[
         help="Embeddings of the queries, .npy, one row for each line of the queries.",
     ),
 ]
-LanguageOption = Annotated[str, typer.Option(help="Language of the documents of the folder.")]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option(help="Language of the documents of the folder; english by default."),
+]
 ServerOption = Annotated[
     str | None,
     typer.Option(
@@ -82,7 +85,7 @@ class Folder:
     qrels: Path | None
     doc_embeddings: Path | None
     query_embeddings: Path | None
-    language: str
+    language: str | None
     postgres_major: int | None
 
     def refuse_other_options(
@@ -96,6 +99,7 @@ class Folder:
             "--qrels": self.qrels,
             "--doc-embeddings": self.doc_embeddings,
             "--query-embeddings": self.query_embeddings,
+            "--language": self.language,
             "--postgres-major": self.postgres_major,
         }
         refuse("is for a test collection: give its folder", {**own, **(of_folder or {})})
@@ -169,7 +173,7 @@ def asked_questions(
             connection,
             loaded,
             vectors,
-            folder.language,
+            folder.language or "english",
             lambda step: typer.echo(f"{step} ...", err=True),
         )
         database = Database(connection)

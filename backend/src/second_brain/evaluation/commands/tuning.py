@@ -30,6 +30,7 @@ from second_brain.evaluation.commands.questions import (
     SeedOption,
     ServerOption,
     asked_questions,
+    refuse,
     told_apart,
 )
 from second_brain.evaluation.live import read_questions
@@ -61,7 +62,7 @@ def _tune(
     doc_embeddings: DocEmbeddingsOption = None,
     query_embeddings: QueryEmbeddingsOption = None,
     embedder_name: EmbedderOption = "wordllama",
-    language: LanguageOption = "english",
+    language: LanguageOption = None,
     max_queries: Annotated[
         int, typer.Option(min=2, help="Use a random sample of at most this many queries.")
     ] = _MAX_TUNED,
@@ -132,8 +133,8 @@ def _tune(
     folder = Folder(directory, qrels, doc_embeddings, query_embeddings, language, postgres_major)
     of_corpus = {"--questions": kind, "--fields": fields or None, "--model": of_model or None}
     folder.refuse_other_options(of_corpus, {"--target": target})
-    if directory is not None and collection is not None and not apply:
-        raise typer.BadParameter("--collection needs --apply")
+    if directory is not None and not apply:
+        refuse("needs --apply", {"--collection": collection, "--target": target})
     applied_to = resolve_dsn(target) if apply and directory is not None else None
     corpus = Corpus(collection, kind, schema, file)
     if of_model:
