@@ -61,9 +61,10 @@ declare
     current_setting('hnsw.max_scan_tuples')
   ] end;
 begin
-  perform set_config('hnsw.ef_search', wanted[1], true),
-          set_config('hnsw.iterative_scan', wanted[2], true),
-          set_config('hnsw.max_scan_tuples', wanted[3], true);
+  wanted := array[
+    set_config('hnsw.ef_search', wanted[1], true), set_config('hnsw.iterative_scan', wanted[2], true),
+    set_config('hnsw.max_scan_tuples', wanted[3], true)
+  ];
   return callers;
 end
 $$;
@@ -83,10 +84,21 @@ begin
 end
 $$;
 
+-- Whether so many rows are near an embedding that its bits, and a usual effort of the index, miss
+-- some of the nearest: it is among close vectors, or ones without negative numbers. similarity:
+-- that of a row far down its list.
+create function knowledge_internal.has_many_neighbours(
+  embedding extensions.vector, similarity double precision
+) returns boolean
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return similarity >= 0.2 or embedding::text !~ '[[,]-';
+end
+$$;
+
 -- The nearest of candidates in full precision. These are the first by embedding_bits, at most most
--- (null: all rows). is_sure: no other row can be nearer, or the nearest ten are all in the first
--- third of the candidates. The bits of vectors without negative numbers, or of close ones,
--- say less.
+-- (null: all rows). is_sure: no other row can be nearer; the nearest ten are all in the first third
+-- of the candidates; or not many others are near.
 create function knowledge_internal.nearest_candidates(
   candidates uuid[], most integer, asked_embedding extensions.vector, wanted integer,
   out ids uuid[], out similarities double precision[], out is_sure boolean
@@ -102,10 +114,11 @@ begin
        order by row.distance, row.id
        limit wanted
     ) as near;
-  is_sure := (cardinality(candidates) < most) is not false or (
-    select count(*) filter (where best.id = any (candidates[most / 3 + 1:])) = 0
-      from unnest(ids[:10]) as best (id)
-  );
+  is_sure := (cardinality(candidates) < most) is not false
+    or not ids[:10] && candidates[most / 3 + 1:]
+    or not knowledge_internal.has_many_neighbours(
+      asked_embedding, similarities[cardinality(similarities)]
+    );
 end
 $$;
 
@@ -332,7 +345,7 @@ create function knowledge_internal.exact_scores(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   k1 constant float8 := settings.k1;
-  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  least_product constant float8 := -knowledge_internal.bm25_k1() - 1; -- of a row with a word
   shortest constant float8 := k1 * (1 - settings.b);
   per_word constant float8 :=
     k1 * (1 - settings.b + settings.b / settings.mean_length) - shortest;
@@ -345,9 +358,10 @@ begin
   if candidates = '{}' then
     return;
   end if;
-  -- Reading a CTE again takes less time than unnesting for each row.
+  -- As in text_leg. Reading a CTE again takes less time than unnesting for each row.
   with word as materialized (
-    select listed.vector, listed.weight, coalesce(listed.reading, listed.place) as reading
+    select listed.vector, listed.weight * (k1 + 1) as weight,
+           coalesce(listed.reading, listed.place) as reading
       from unnest(question.vectors, question.weights, question.readings)
            with ordinality as listed (vector, weight, reading, place)
   )
@@ -360,9 +374,9 @@ begin
                select sum(best.score order by best.reading)
                  from (
                    select word.reading,
-                          max(word.weight * (k1 + 1) / (1 + 4 * chunk.length_factor / round(
-                            4 * chunk.stored_factor / (most_weight / nullif(
-                              -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                          max(word.weight / (1 + chunk.length_factor / round(
+                            chunk.stored_factor / (least_product / nullif(
+                              chunk.bm25 operator(extensions.<#>) word.vector, 0
                             ) - 1)
                           ))) as score
                      from word
@@ -383,9 +397,10 @@ begin
                  0
                ) else 0 end as score
         from (
-               select found.id, found.content_tsv, found.bm25,
-                      shortest + per_word * found.text_length as length_factor,
-                      -(found.bm25 operator(extensions.<#>) length_dimension) as stored_factor
+               select found.id, found.content_tsv,
+                      extensions.sparsevec(found.bm25, -1, true) as bm25,
+                      4 * (shortest + per_word * found.text_length) as length_factor,
+                      -4 * (found.bm25 operator(extensions.<#>) length_dimension) as stored_factor
                  from knowledge_internal.rows_by_id(
                         candidates, has_bm25 => true, has_lexemes => has_bonuses
                       ) as found
@@ -426,7 +441,7 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   scored constant integer := knowledge_internal.scored_exactly(pool, settings);
   k1 constant float8 := settings.k1;
-  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  least_product constant float8 := -knowledge_internal.bm25_k1() - 1; -- of a row with a word
   -- The length factor is linear in the length.
   shortest constant float8 := k1 * (1 - settings.b);
   per_word constant float8 :=
@@ -463,8 +478,10 @@ begin
       when pass = 2 then 'more candidates: too few at first'
       else 'all rows: too few candidates'
     end;
+    -- The cast decompresses bm25 once, and not for each word.
     with word as materialized (
-      select * from unnest(question.vectors, question.weights) as listed (vector, weight)
+      select listed.vector, listed.weight * (k1 + 1) as weight
+        from unnest(question.vectors, question.weights) as listed (vector, weight)
     ),
     candidate as materialized (
       select chunk.id, chunk.bm25, chunk.text_length
@@ -481,17 +498,18 @@ begin
       from (
         select chunk.id,
                (
-                 select sum(word.weight * (k1 + 1) / (1 + 4 * chunk.length_factor / round(
-                          4 * chunk.stored_factor / (most_weight / nullif(
-                            -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                 select sum(word.weight / (1 + chunk.length_factor / round(
+                          chunk.stored_factor / (least_product / nullif(
+                            chunk.bm25 operator(extensions.<#>) word.vector, 0
                           ) - 1)
                         )))
                    from word
                ) as score
           from (
-            select candidate.id, candidate.bm25,
-                   shortest + per_word * candidate.text_length as length_factor,
-                   -(candidate.bm25 operator(extensions.<#>) length_dimension) as stored_factor
+            select candidate.id, extensions.sparsevec(candidate.bm25, -1, true) as bm25,
+                   4 * (shortest + per_word * candidate.text_length) as length_factor,
+                   -4 * (candidate.bm25 operator(extensions.<#>) length_dimension)
+                     as stored_factor
               from candidate
             offset 0
           ) as chunk
@@ -709,8 +727,10 @@ begin
         near := knowledge_internal.nearest_rows(
           question.embedding, collection, plan.scope, limits.index_rows
         );
-        -- The tenth is hardly nearer than the hundredth: with so many neighbours it misses some.
-        if 1 - near.similarities[10] > 0.9 * (1 - near.similarities[100]) then
+        -- The tenth is hardly nearer than the hundredth.
+        if 1 - near.similarities[10] > 0.9 * (1 - near.similarities[100])
+           and knowledge_internal.has_many_neighbours(question.embedding, near.similarities[100])
+        then
           perform set_config('hnsw.ef_search', least(1000, 4 * plan.effort)::text, true);
           near := knowledge_internal.nearest_rows(
             question.embedding, collection, plan.scope, limits.index_rows

@@ -85,19 +85,19 @@ set timezone = 'UTC'
 set enable_seqscan = off as $$
 declare
   moment constant text := to_jsonb(as_of) #>> '{}';
-  first_end constant text := (
-    select min((chunk.metadata ->> 'valid_until') collate "C")
-      from public.knowledge_chunks as chunk
-     where chunk.status = 'active' and chunk.metadata ? 'valid_until'
-  );
-  last_start constant text := (
-    select max((chunk.metadata ->> 'valid_from') collate "C")
-      from public.knowledge_chunks as chunk
-     where chunk.status = 'active' and chunk.metadata ? 'valid_from'
-  );
 begin
   return case
-    when first_end <= moment collate "C" or last_start > moment collate "C"
+    -- One statement: each search pays for it.
+    when exists (
+           select from public.knowledge_chunks as chunk
+            where chunk.status = 'active' and chunk.metadata ? 'valid_until'
+              and (chunk.metadata ->> 'valid_until') collate "C" <= moment
+         )
+      or exists (
+           select from public.knowledge_chunks as chunk
+            where chunk.status = 'active' and chunk.metadata ? 'valid_from'
+              and (chunk.metadata ->> 'valid_from') collate "C" > moment
+         )
       -- Most rows have neither key.
       then format(
         '(chunk.metadata ?| ''{valid_from,valid_until}'' and ('
