@@ -123,11 +123,12 @@ begin
 end
 $$;
 
--- The vector leg over all active rows, nearest first: the nearest by the index, compared in full
--- precision; in a small corpus, and where the index stops early, the nearest of all rows.
+-- The vector leg over all active rows that hold, nearest first: the nearest by the index, compared
+-- in full precision; in a small corpus, and where the index stops early, the nearest of all rows.
+-- scope: null where all active rows hold.
 create function knowledge_internal.vector_leg(
   query_embedding extensions.vector, pool integer, match_threshold double precision,
-  effort integer, settings knowledge_internal.search_settings,
+  effort integer, settings knowledge_internal.search_settings, scope knowledge_internal.row_scope,
   out ids uuid[], out similarities double precision[], out strategy text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -139,6 +140,7 @@ declare
   -- The index has the first 4,000 dimensions, as in indexed_embedding.
   direction constant extensions.vector :=
     extensions.l2_normalize(extensions.subvector(query_embedding, 1, 4000));
+  ended constant jsonpath := scope.ended;
   callers text[];
   merged record;
   most_by_bits integer;
@@ -157,12 +159,13 @@ begin
         select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
           from knowledge_internal.searchable_chunks as chunk
          where chunk.status = 'active' and chunk.embedding is not null
+           and (ended is null or (chunk.metadata @? ended) is not true)
          order by chunk.indexed_embedding operator(extensions.<=>) direction
          limit index_rows
       ) as near;
     -- An assignment, because each search pays for a statement.
     merged := knowledge_internal.nearest_elsewhere(
-      ids, similarities, query_embedding, null, null, index_rows
+      ids, similarities, query_embedding, null, scope, index_rows
     );
     ids := merged.ids;
     similarities := merged.similarities;
@@ -181,6 +184,7 @@ begin
                select every.id
                  from public.knowledge_chunks as every
                 where every.status = 'active' and every.embedding_bits is not null
+                  and (ended is null or (every.metadata @? ended) is not true)
                 order by every.embedding_bits operator(extensions.<~>)
                          knowledge_internal.embedding_bits(query_embedding), every.id
                 limit most_by_bits
@@ -429,13 +433,13 @@ begin
 end
 $$;
 
--- The text leg over all active rows, for a question of which one word is enough and each has one
--- reading: the best candidates by BM25, best first. bm25 was written with the default k1 and b and
+-- The text leg over the rows of vector_leg, for a question of which one word is enough and each has
+-- one reading: the best candidates by BM25, best first. bm25 was written with the default k1 and b and
 -- the mean length of that time: tf * (k1 + 1) / (tf + length factor) for each word. It orders the
 -- candidates; solved for tf, it gives their exact scores with the present k1, b and mean length.
 create function knowledge_internal.text_leg(
   question knowledge_internal.question, pool integer,
-  settings knowledge_internal.search_settings,
+  settings knowledge_internal.search_settings, scope knowledge_internal.row_scope,
   out ids uuid[], out scores double precision[], out strategy text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -448,7 +452,8 @@ declare
   per_word constant float8 :=
     k1 * (1 - settings.b + settings.b / settings.mean_length) - shortest;
   length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
-  native constant record := knowledge_internal.native_rows(question, scored, settings);
+  native constant record := knowledge_internal.native_rows(question, scored, settings, scope);
+  ended constant jsonpath := scope.ended;
   candidates tsquery;
   is_partial boolean;
   found integer;
@@ -489,6 +494,7 @@ begin
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
          and chunk.content_tsv @@ coalesce(candidates, question.matching_query)
+         and (ended is null or (chunk.metadata @? ended) is not true)
        order by chunk.bm25 operator(extensions.<#>) question.weight_vector, chunk.id
        limit scored
     )
@@ -696,7 +702,7 @@ declare
   question knowledge_internal.question := plan.questions[formulation];
   -- Then the rows are those of the legs of a plain search.
   is_every_row constant boolean := collection is null and settings.is_here
-    and (plan.scope).matching = 'chunk.status = ''active''';
+    and not (plan.scope).is_restricted and (plan.scope).matching = (plan.scope).visible;
   is_plain constant boolean := is_every_row and question.is_optional is true and num_nonnulls(
     question.readings, question.identifier_query, question.phrase_queries, question.like_words
   ) = 0;
@@ -720,7 +726,8 @@ begin
       select leg.ids, leg.similarities, leg.strategy
         into list.vector_ids, list.similarities, list.vector_strategy
         from knowledge_internal.vector_leg(
-               question.embedding, plan.pool, plan.match_threshold, plan.effort, settings
+               question.embedding, plan.pool, plan.match_threshold, plan.effort, settings,
+               plan.scope
              ) as leg;
     else
       list.vector_strategy := 'compared: few rows';
@@ -774,7 +781,7 @@ begin
   if is_plain then
     select leg.ids, leg.scores, leg.strategy
       into list.text_ids, list.text_scores, list.text_strategy
-      from knowledge_internal.text_leg(question, plan.pool, settings) as leg;
+      from knowledge_internal.text_leg(question, plan.pool, settings, plan.scope) as leg;
   else
     if (limits.is_narrow and question.is_partial and not limits.takes_candidates) is not true then
       select native.ids, native.reason into list.text_ids, native_reason

@@ -887,8 +887,7 @@ declare
   has_text boolean := false;
   settings knowledge_internal.search_settings;
   asked knowledge_internal.question;
-  plan knowledge_internal.search_plan;
-  list knowledge_internal.ranked_list;
+  scope knowledge_internal.row_scope;
   found record;
   rule knowledge_internal.fusion_rule;
   near_ids uuid[];
@@ -932,35 +931,22 @@ begin
     return;
   end if;
 
-  asked.embedding := case when settings.vector_weight > 0 then query_embedding end;
-  if knowledge_internal.holding_condition(as_of) is null then
-    -- Assignments, because a search pays for each statement.
-    if asked.embedding is not null then
-      found := knowledge_internal.vector_leg(
-        asked.embedding, pool, match_threshold,
-        knowledge_internal.vector_effort(pool, settings.chunk_count), settings
-      );
-      near_ids := found.ids;
-      similarities := found.similarities;
-    end if;
-    if asked.matching_query is not null then
-      found := knowledge_internal.text_leg(asked, pool, settings);
-      text_ids := found.ids;
-      text_scores := found.scores;
-    end if;
-  else
-    plan.questions := array[asked];
-    plan.scope := knowledge_internal.row_scope(null, null, null, false, null, null, as_of);
-    plan.settings := settings;
-    plan.pool := pool;
-    plan.match_threshold := match_threshold;
-    plan.effort := knowledge_internal.vector_effort(pool, settings.chunk_count);
-    plan.is_filtered := false;
-    list := (knowledge_internal.rank_all(plan))[1];
-    near_ids := list.vector_ids;
-    similarities := list.similarities;
-    text_ids := list.text_ids;
-    text_scores := list.text_scores;
+  if knowledge_internal.holding_condition(as_of) is not null then
+    scope := knowledge_internal.row_scope(null, null, null, false, null, null, as_of);
+  end if;
+  -- Assignments, because a search pays for each statement.
+  if query_embedding is not null and settings.vector_weight > 0 then
+    found := knowledge_internal.vector_leg(
+      query_embedding, pool, match_threshold,
+      knowledge_internal.vector_effort(pool, settings.chunk_count), settings, scope
+    );
+    near_ids := found.ids;
+    similarities := found.similarities;
+  end if;
+  if asked.matching_query is not null then
+    found := knowledge_internal.text_leg(asked, pool, settings, scope);
+    text_ids := found.ids;
+    text_scores := found.scores;
   end if;
   rule := knowledge_internal.fusion_rules(
     settings.fusion, rrf_k, settings.cosine_scale, similarities, text_scores,

@@ -78,7 +78,7 @@ begin
 end
 $$;
 
-create or replace function knowledge_internal.holding_condition(as_of timestamptz) returns text
+create or replace function knowledge_internal.holding_condition(as_of timestamptz) returns jsonpath
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- As the bounds are stored. The plans are made once, when the table may be small.
 set timezone = 'UTC'
@@ -98,12 +98,7 @@ begin
             where chunk.status = 'active' and chunk.metadata ? 'valid_from'
               and (chunk.metadata ->> 'valid_from') collate "C" > moment
          )
-      -- Most rows have neither key.
-      then format(
-        '(chunk.metadata ?| ''{valid_from,valid_until}'' and ('
-        'chunk.metadata ->> ''valid_until'' <= %1$L collate "C"'
-        ' or chunk.metadata ->> ''valid_from'' > %1$L collate "C")) is not true', moment
-      )
+      then format('$ ? (@.valid_until <= "%1$s" || @.valid_from > "%1$s")', moment)::jsonpath
   end;
 end
 $$;
