@@ -973,11 +973,11 @@ $$;
 -- these, the rows that pass the filters; both are SQL about chunk. is_restricted: visible is more
 -- than status and as_of. required: the compiled required_filters. left_out: chunks and documents
 -- that a search does not return. seen_by: the role for which the search shows rows, and seen, the
--- condition because of it.
+-- condition because of it. ended: what holding_condition returns, which visible has, too.
 create type knowledge_internal.row_scope as (
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
   public_only boolean, is_restricted boolean, visible text, matching text, left_out uuid[],
-  required knowledge_internal.chunk_filter, seen_by name, seen text
+  required knowledge_internal.chunk_filter, seen_by name, seen text, ended jsonpath
 );
 
 -- The condition that the viewer of a row_scope, $1, may see a row of chunks or documents.
@@ -1044,9 +1044,9 @@ begin
 end
 $$;
 
--- Extension point: which rows hold at a time, as SQL about chunk; null where all active rows do,
--- and for null. Without the module, no row ends.
-create function knowledge_internal.holding_condition(as_of timestamptz) returns text
+-- Extension point: what the metadata of the rows that do not hold at a time match; null where all
+-- active rows hold, and for null. Without the module, no row ends.
+create function knowledge_internal.holding_condition(as_of timestamptz) returns jsonpath
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   if as_of <> now() then
@@ -1059,7 +1059,7 @@ end
 $$;
 
 -- The rows that pass a filter and that a search may see: the one home of these conditions. No value
--- but as_of becomes part of the SQL. seen_by: a role that sees the rows which caller_condition
+-- becomes part of the SQL. seen_by: a role that sees the rows which caller_condition
 -- allows; null: the arguments alone decide. as_of: the time at which the rows hold; null: any.
 create function knowledge_internal.row_scope(
   wanted knowledge_internal.chunk_filter, viewer_id uuid, viewer_groups text[],
@@ -1069,6 +1069,7 @@ create function knowledge_internal.row_scope(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   has_viewer constant boolean := num_nonnulls(viewer_id, viewer_groups) > 0;
+  ended constant jsonpath := knowledge_internal.holding_condition(as_of);
   visible text := 'chunk.status = ''active''';
   is_restricted boolean;
   seen constant text := case
@@ -1086,13 +1087,15 @@ begin
     case when not (required is null) then knowledge_internal.required_sql(required) end, seen
   );
   is_restricted := visible <> 'chunk.status = ''active''';
-  visible := concat_ws(' and ', visible, knowledge_internal.holding_condition(as_of));
+  if ended is not null then
+    visible := visible || ' and (chunk.metadata @? ($1).ended) is not true';
+  end if;
   matching := concat_ws(
     ' and ', visible, case when not (wanted is null) then knowledge_internal.filter_sql(wanted) end
   );
   return row(
     wanted, viewer_id, viewer_groups, public_only, is_restricted, visible, matching, null,
-    required, seen_by, seen
+    required, seen_by, seen, ended
   )::knowledge_internal.row_scope;
 end
 $$;

@@ -62,9 +62,10 @@ declare
     current_setting('hnsw.max_scan_tuples')
   ] end;
 begin
-  perform set_config('hnsw.ef_search', wanted[1], true),
-          set_config('hnsw.iterative_scan', wanted[2], true),
-          set_config('hnsw.max_scan_tuples', wanted[3], true);
+  wanted := array[
+    set_config('hnsw.ef_search', wanted[1], true), set_config('hnsw.iterative_scan', wanted[2], true),
+    set_config('hnsw.max_scan_tuples', wanted[3], true)
+  ];
   return callers;
 end
 $$;
@@ -84,10 +85,21 @@ begin
 end
 $$;
 
+-- Whether so many rows are near an embedding that its bits, and a usual effort of the index, miss
+-- some of the nearest: it is among close vectors, or ones without negative numbers. similarity:
+-- that of a row far down its list.
+create function knowledge_internal.has_many_neighbours(
+  embedding extensions.vector, similarity double precision
+) returns boolean
+language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return similarity >= 0.2 or embedding::text !~ '[[,]-';
+end
+$$;
+
 -- The nearest of candidates in full precision. These are the first by embedding_bits, at most most
--- (null: all rows). is_sure: no other row can be nearer, or the nearest ten are all in the first
--- third of the candidates. The bits of vectors without negative numbers, or of close ones,
--- say less.
+-- (null: all rows). is_sure: no other row can be nearer; the nearest ten are all in the first third
+-- of the candidates; or not many others are near.
 create function knowledge_internal.nearest_candidates(
   candidates uuid[], most integer, asked_embedding extensions.vector, wanted integer,
   out ids uuid[], out similarities double precision[], out is_sure boolean
@@ -103,18 +115,20 @@ begin
        order by row.distance, row.id
        limit wanted
     ) as near;
-  is_sure := (cardinality(candidates) < most) is not false or (
-    select count(*) filter (where best.id = any (candidates[most / 3 + 1:])) = 0
-      from unnest(ids[:10]) as best (id)
-  );
+  is_sure := (cardinality(candidates) < most) is not false
+    or not ids[:10] && candidates[most / 3 + 1:]
+    or not knowledge_internal.has_many_neighbours(
+      asked_embedding, similarities[cardinality(similarities)]
+    );
 end
 $$;
 
--- The vector leg over all active rows, nearest first: the nearest by the index, compared in full
--- precision; in a small corpus, and where the index stops early, the nearest of all rows.
+-- The vector leg over all active rows that hold, nearest first: the nearest by the index, compared
+-- in full precision; in a small corpus, and where the index stops early, the nearest of all rows.
+-- scope: null where all active rows hold.
 create function knowledge_internal.vector_leg(
   query_embedding extensions.vector, pool integer, match_threshold double precision,
-  effort integer, settings knowledge_internal.search_settings,
+  effort integer, settings knowledge_internal.search_settings, scope knowledge_internal.row_scope,
   out ids uuid[], out similarities double precision[], out strategy text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -126,6 +140,7 @@ declare
   -- The index has the first 4,000 dimensions, as in indexed_embedding.
   direction constant extensions.vector :=
     extensions.l2_normalize(extensions.subvector(query_embedding, 1, 4000));
+  ended constant jsonpath := scope.ended;
   callers text[];
   merged record;
   most_by_bits integer;
@@ -144,12 +159,13 @@ begin
         select chunk.id, chunk.embedding operator(extensions.<=>) query_embedding as distance
           from knowledge_internal.searchable_chunks as chunk
          where chunk.status = 'active' and chunk.embedding is not null
+           and (ended is null or (chunk.metadata @? ended) is not true)
          order by chunk.indexed_embedding operator(extensions.<=>) direction
          limit index_rows
       ) as near;
     -- An assignment, because each search pays for a statement.
     merged := knowledge_internal.nearest_elsewhere(
-      ids, similarities, query_embedding, null, null, index_rows
+      ids, similarities, query_embedding, null, scope, index_rows
     );
     ids := merged.ids;
     similarities := merged.similarities;
@@ -168,6 +184,7 @@ begin
                select every.id
                  from public.knowledge_chunks as every
                 where every.status = 'active' and every.embedding_bits is not null
+                  and (ended is null or (every.metadata @? ended) is not true)
                 order by every.embedding_bits operator(extensions.<~>)
                          knowledge_internal.embedding_bits(query_embedding), every.id
                 limit most_by_bits
@@ -333,7 +350,7 @@ create function knowledge_internal.exact_scores(
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   k1 constant float8 := settings.k1;
-  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  least_product constant float8 := -knowledge_internal.bm25_k1() - 1; -- of a row with a word
   shortest constant float8 := k1 * (1 - settings.b);
   per_word constant float8 :=
     k1 * (1 - settings.b + settings.b / settings.mean_length) - shortest;
@@ -346,9 +363,10 @@ begin
   if candidates = '{}' then
     return;
   end if;
-  -- Reading a CTE again takes less time than unnesting for each row.
+  -- As in text_leg. Reading a CTE again takes less time than unnesting for each row.
   with word as materialized (
-    select listed.vector, listed.weight, coalesce(listed.reading, listed.place) as reading
+    select listed.vector, listed.weight * (k1 + 1) as weight,
+           coalesce(listed.reading, listed.place) as reading
       from unnest(question.vectors, question.weights, question.readings)
            with ordinality as listed (vector, weight, reading, place)
   )
@@ -361,9 +379,9 @@ begin
                select sum(best.score order by best.reading)
                  from (
                    select word.reading,
-                          max(word.weight * (k1 + 1) / (1 + 4 * chunk.length_factor / round(
-                            4 * chunk.stored_factor / (most_weight / nullif(
-                              -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                          max(word.weight / (1 + chunk.length_factor / round(
+                            chunk.stored_factor / (least_product / nullif(
+                              chunk.bm25 operator(extensions.<#>) word.vector, 0
                             ) - 1)
                           ))) as score
                      from word
@@ -384,9 +402,10 @@ begin
                  0
                ) else 0 end as score
         from (
-               select found.id, found.content_tsv, found.bm25,
-                      shortest + per_word * found.text_length as length_factor,
-                      -(found.bm25 operator(extensions.<#>) length_dimension) as stored_factor
+               select found.id, found.content_tsv,
+                      extensions.sparsevec(found.bm25, -1, true) as bm25,
+                      4 * (shortest + per_word * found.text_length) as length_factor,
+                      -4 * (found.bm25 operator(extensions.<#>) length_dimension) as stored_factor
                  from knowledge_internal.rows_by_id(
                         candidates, has_bm25 => true, has_lexemes => has_bonuses
                       ) as found
@@ -414,26 +433,27 @@ begin
 end
 $$;
 
--- The text leg over all active rows, for a question of which one word is enough and each has one
--- reading: the best candidates by BM25, best first. bm25 was written with the default k1 and b and
+-- The text leg over the rows of vector_leg, for a question of which one word is enough and each has
+-- one reading: the best candidates by BM25, best first. bm25 was written with the default k1 and b and
 -- the mean length of that time: tf * (k1 + 1) / (tf + length factor) for each word. It orders the
 -- candidates; solved for tf, it gives their exact scores with the present k1, b and mean length.
 create function knowledge_internal.text_leg(
   question knowledge_internal.question, pool integer,
-  settings knowledge_internal.search_settings,
+  settings knowledge_internal.search_settings, scope knowledge_internal.row_scope,
   out ids uuid[], out scores double precision[], out strategy text
 )
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   scored constant integer := knowledge_internal.scored_exactly(pool, settings);
   k1 constant float8 := settings.k1;
-  most_weight constant float8 := knowledge_internal.bm25_k1() + 1;
+  least_product constant float8 := -knowledge_internal.bm25_k1() - 1; -- of a row with a word
   -- The length factor is linear in the length.
   shortest constant float8 := k1 * (1 - settings.b);
   per_word constant float8 :=
     k1 * (1 - settings.b + settings.b / settings.mean_length) - shortest;
   length_dimension constant extensions.sparsevec := '{536870912:1}/536870912';
-  native constant record := knowledge_internal.native_rows(question, scored, settings);
+  native constant record := knowledge_internal.native_rows(question, scored, settings, scope);
+  ended constant jsonpath := scope.ended;
   candidates tsquery;
   is_partial boolean;
   found integer;
@@ -464,14 +484,17 @@ begin
       when pass = 2 then 'more candidates: too few at first'
       else 'all rows: too few candidates'
     end;
+    -- The cast decompresses bm25 once, and not for each word.
     with word as materialized (
-      select * from unnest(question.vectors, question.weights) as listed (vector, weight)
+      select listed.vector, listed.weight * (k1 + 1) as weight
+        from unnest(question.vectors, question.weights) as listed (vector, weight)
     ),
     candidate as materialized (
       select chunk.id, chunk.bm25, chunk.text_length
         from public.knowledge_chunks as chunk
        where chunk.status = 'active'
          and chunk.content_tsv @@ coalesce(candidates, question.matching_query)
+         and (ended is null or (chunk.metadata @? ended) is not true)
        order by chunk.bm25 operator(extensions.<#>) question.weight_vector, chunk.id
        limit scored
     )
@@ -482,17 +505,18 @@ begin
       from (
         select chunk.id,
                (
-                 select sum(word.weight * (k1 + 1) / (1 + 4 * chunk.length_factor / round(
-                          4 * chunk.stored_factor / (most_weight / nullif(
-                            -(chunk.bm25 operator(extensions.<#>) word.vector), 0
+                 select sum(word.weight / (1 + chunk.length_factor / round(
+                          chunk.stored_factor / (least_product / nullif(
+                            chunk.bm25 operator(extensions.<#>) word.vector, 0
                           ) - 1)
                         )))
                    from word
                ) as score
           from (
-            select candidate.id, candidate.bm25,
-                   shortest + per_word * candidate.text_length as length_factor,
-                   -(candidate.bm25 operator(extensions.<#>) length_dimension) as stored_factor
+            select candidate.id, extensions.sparsevec(candidate.bm25, -1, true) as bm25,
+                   4 * (shortest + per_word * candidate.text_length) as length_factor,
+                   -4 * (candidate.bm25 operator(extensions.<#>) length_dimension)
+                     as stored_factor
               from candidate
             offset 0
           ) as chunk
@@ -678,7 +702,7 @@ declare
   question knowledge_internal.question := plan.questions[formulation];
   -- Then the rows are those of the legs of a plain search.
   is_every_row constant boolean := collection is null and settings.is_here
-    and (plan.scope).matching = 'chunk.status = ''active''';
+    and not (plan.scope).is_restricted and (plan.scope).matching = (plan.scope).visible;
   is_plain constant boolean := is_every_row and question.is_optional is true and num_nonnulls(
     question.readings, question.identifier_query, question.phrase_queries, question.like_words
   ) = 0;
@@ -702,7 +726,8 @@ begin
       select leg.ids, leg.similarities, leg.strategy
         into list.vector_ids, list.similarities, list.vector_strategy
         from knowledge_internal.vector_leg(
-               question.embedding, plan.pool, plan.match_threshold, plan.effort, settings
+               question.embedding, plan.pool, plan.match_threshold, plan.effort, settings,
+               plan.scope
              ) as leg;
     else
       list.vector_strategy := 'compared: few rows';
@@ -710,8 +735,10 @@ begin
         near := knowledge_internal.nearest_rows(
           question.embedding, collection, plan.scope, limits.index_rows
         );
-        -- The tenth is hardly nearer than the hundredth: with so many neighbours it misses some.
-        if 1 - near.similarities[10] > 0.9 * (1 - near.similarities[100]) then
+        -- The tenth is hardly nearer than the hundredth.
+        if 1 - near.similarities[10] > 0.9 * (1 - near.similarities[100])
+           and knowledge_internal.has_many_neighbours(question.embedding, near.similarities[100])
+        then
           perform set_config('hnsw.ef_search', least(1000, 4 * plan.effort)::text, true);
           near := knowledge_internal.nearest_rows(
             question.embedding, collection, plan.scope, limits.index_rows
@@ -754,7 +781,7 @@ begin
   if is_plain then
     select leg.ids, leg.scores, leg.strategy
       into list.text_ids, list.text_scores, list.text_strategy
-      from knowledge_internal.text_leg(question, plan.pool, settings) as leg;
+      from knowledge_internal.text_leg(question, plan.pool, settings, plan.scope) as leg;
   else
     if (limits.is_narrow and question.is_partial and not limits.takes_candidates) is not true then
       select native.ids, native.reason into list.text_ids, native_reason

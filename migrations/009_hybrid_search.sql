@@ -139,6 +139,40 @@ exception
 end
 $$;
 
+-- What is wrong with the arguments that every search reads, as a format of the name and its value;
+-- null for nothing. Weights and rrf_k beyond their bounds could make a score 0 or infinite.
+create function knowledge_internal.plain_problem(
+  match_count integer, match_threshold double precision, vector_weight double precision,
+  text_weight double precision, pool_size integer, rrf_k double precision, fusion text,
+  match_offset integer
+) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  -- One expression, because a connection keeps a plan for each.
+  return case
+    when (match_count between 1 and 1000) is not true
+      then 'match_count must be between 1 and 1000, not %s'
+    when (match_threshold between -1 and 1) is not true
+      then 'match_threshold must be a cosine similarity between -1 and 1, not %s'
+    when (vector_weight = 0 or vector_weight between 1e-30 and 1e30) is not true
+      then 'vector_weight must be 0 or between 1e-30 and 1e30, not %s'
+    when (text_weight = 0 or text_weight between 1e-30 and 1e30) is not true
+      then 'text_weight must be 0 or between 1e-30 and 1e30, not %s'
+    when vector_weight = 0 and text_weight = 0
+      then 'vector_weight and text_weight are both 0, one must be above'
+    when (pool_size between 1 and 1000) is not true
+      then 'pool_size must be between 1 and 1000, not %s'
+    when (rrf_k between 1e-30 and 1e30) is not true
+      then 'rrf_k must be above 0 and at most 1e30, not %s'
+    when fusion is not null and fusion <> all (knowledge_internal.fusions())
+      then 'fusion must be one of ' || array_to_string(knowledge_internal.fusions(), ', ')
+        || ', not %s'
+    when (match_offset between 0 and 1000) is not true
+      then 'match_offset must be between 0 and 1000, not %s'
+  end;
+end
+$$;
+
 -- Raises 22023 for an argument of the search that is out of bounds.
 create function knowledge_internal.check_search_arguments(given knowledge_internal.search_arguments)
 returns void
@@ -146,34 +180,16 @@ language plpgsql stable security invoker set search_path = pg_catalog, pg_temp a
 declare
   problem text; -- begins with the name of the argument, whose value is %s
 begin
-  -- One expression, because a connection keeps a plan for each. Weights and rrf_k beyond their
-  -- bounds could make a score 0 or infinite.
-  problem := case
-    when (given.match_count between 1 and 1000) is not true
-      then 'match_count must be between 1 and 1000, not %s'
-    when (given.match_threshold between -1 and 1) is not true
-      then 'match_threshold must be a cosine similarity between -1 and 1, not %s'
-    when (given.vector_weight = 0 or given.vector_weight between 1e-30 and 1e30) is not true
-      then 'vector_weight must be 0 or between 1e-30 and 1e30, not %s'
-    when (given.text_weight = 0 or given.text_weight between 1e-30 and 1e30) is not true
-      then 'text_weight must be 0 or between 1e-30 and 1e30, not %s'
-    when given.vector_weight = 0 and given.text_weight = 0
-      then 'vector_weight and text_weight are both 0, one must be above'
+  problem := coalesce(knowledge_internal.plain_problem(
+    given.match_count, given.match_threshold, given.vector_weight, given.text_weight,
+    given.pool_size, given.rrf_k, given.fusion, given.match_offset
+  ), case
     when (given.search_mode in ('websearch', 'simple', 'phrase')) is not true
       then 'search_mode must be one of websearch, simple, phrase, not %s'
-    when (given.pool_size between 1 and 1000) is not true
-      then 'pool_size must be between 1 and 1000, not %s'
-    when (given.rrf_k between 1e-30 and 1e30) is not true
-      then 'rrf_k must be above 0 and at most 1e30, not %s'
-    when given.fusion is not null and given.fusion <> all (knowledge_internal.fusions())
-      then 'fusion must be one of ' || array_to_string(knowledge_internal.fusions(), ', ')
-        || ', not %s'
     when (given.neighbor_window between 0 and 5) is not true
       then 'neighbor_window must be between 0 and 5, not %s'
     when given.recency_half_life not between 1e-300 and 1e300
       then 'recency_half_life must be a number of days above 0, not %s'
-    when (given.match_offset between 0 and 1000) is not true
-      then 'match_offset must be between 0 and 1000, not %s'
     when (given.on_bad_embedding in ('error', 'text', 'from_text')) is not true
       then 'on_bad_embedding must be one of error, text, from_text, not %s'
     when cardinality(given.like_ids) > 20 or array_ndims(given.like_ids) > 1
@@ -200,7 +216,7 @@ begin
        where to_jsonb(given) -> flag = 'null'
        limit 1
     )
-  end;
+  end);
   if problem is not null then
     raise exception '%', format(
                       problem,
@@ -647,35 +663,6 @@ begin
 end
 $$;
 
--- Whether only such arguments are given that every active row may be returned, in an order by its
--- score alone. One that is not named here is one that the short way of a search does not read.
-create function knowledge_internal.is_plain(given knowledge_internal.search_arguments)
-returns boolean
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
-begin
-  return num_nonnulls(
-      given.filter_type, given.filters, given.date_from, given.date_to, given.collections,
-      given.viewer_id, given.recency_half_life, given.formulations, given.viewer_groups,
-      given.like_ids, given.boosts, given.max_per_document, given.min_confidence, given.order_by,
-      given.required_filters
-    ) = 0
-    and not (
-      given.public_only or given.one_per_document or given.snippet or given.prefix_last
-      or given.embedding_from_text or given.merge_duplicates
-    )
-    and given.neighbor_window = 0 and given.diversity = 0 and given.snippets = 1
-    and given.on_bad_embedding = 'error' and given.search_mode = 'websearch'
-    and (given.query_embedding is not null or given.query_text ~ '[^[:space:]]')
-    -- What read_plain_question leaves to the other way at sight: phrases and other letters.
-    and (
-      given.query_text is null
-      or strpos(given.query_text, '"') = 0
-        and octet_length(given.query_text) = length(given.query_text)
-    )
-    and knowledge_internal.holding_condition(given.as_of) is null;
-end
-$$;
-
 -- A search that is not plain: it has conditions on rows, several questions or collections,
 -- operators, several languages, an arrangement or excerpts. ranked_lists: lists to fuse instead of
 -- searching. seen_by: as in row_scope. tried_plain: read_plain_question does not read its text.
@@ -882,19 +869,34 @@ set enable_seqscan = off
 set enable_sort = off
 set enable_hashjoin = off as $$
 declare
-  given constant knowledge_internal.search_arguments := row(
-    query_embedding, query_text, match_count, match_threshold, vector_weight, text_weight,
-    filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from, date_to, collections,
-    viewer_id, public_only, one_per_document, neighbor_window, recency_half_life, match_offset,
-    snippet, formulations, viewer_groups, on_bad_embedding, prefix_last, embedding_from_text,
-    like_ids, boosts, diversity, max_per_document, merge_duplicates, min_confidence, snippets,
-    order_by, required_filters, as_of
-  );
-  is_plain boolean := ranked_lists is null and knowledge_internal.is_plain(given);
-  pool constant integer := greatest(given.pool_size, given.match_count);
+  -- Whether only such arguments are given that every active row may be returned, in an order by its
+  -- score alone. One that is not named here, nor in plain_problem, is one that this way ignores.
+  is_plain boolean := num_nonnulls(
+      filter_type, filters, date_from, date_to, collections, viewer_id, recency_half_life,
+      formulations, viewer_groups, like_ids, boosts, max_per_document, min_confidence, order_by,
+      required_filters, ranked_lists
+    ) = 0
+    and not (
+      public_only or one_per_document or snippet or prefix_last or embedding_from_text
+      or merge_duplicates
+    )
+    and neighbor_window = 0 and diversity = 0 and snippets = 1 and on_bad_embedding = 'error'
+    and search_mode = 'websearch'
+    -- What read_plain_question leaves to the other way at sight: phrases and other letters.
+    and coalesce(
+      strpos(query_text, '"') = 0 and octet_length(query_text) = length(query_text),
+      query_embedding is not null
+    )
+    and knowledge_internal.plain_problem(
+      match_count, match_threshold, vector_weight, text_weight, pool_size, rrf_k, fusion,
+      match_offset
+    ) is null;
+  pool constant integer := greatest(pool_size, match_count);
+  has_text boolean := false;
   settings knowledge_internal.search_settings;
   asked knowledge_internal.question;
-  tried_plain boolean := false;
+  scope knowledge_internal.row_scope;
+  found record;
   rule knowledge_internal.fusion_rule;
   near_ids uuid[];
   similarities double precision[];
@@ -904,52 +906,62 @@ declare
 begin
   perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
   if is_plain then
-    perform knowledge_internal.check_search_arguments(given);
-    settings := knowledge_internal.read_settings(
-      given.fusion, given.vector_weight, given.text_weight
-    );
-    if settings.text_weight = 0 and given.query_embedding is null then
-      settings.text_weight := given.text_weight;
+    settings := knowledge_internal.read_settings(fusion, vector_weight, text_weight);
+    if settings.text_weight = 0 and query_embedding is null then
+      settings.text_weight := text_weight;
     end if;
-    if not settings.is_here then
-      is_plain := false;
-    elsif given.query_text ~ '[^[:space:]]' and settings.text_weight > 0 then
-      asked := knowledge_internal.read_plain_question(given.query_text, settings);
-      tried_plain := true;
-    else
+    has_text := (query_text ~ '[^[:space:]]' and settings.text_weight > 0) is true;
+    if settings.is_here and has_text then
+      asked := knowledge_internal.read_plain_question(query_text, settings);
+    elsif settings.is_here and query_embedding is not null then
       asked.is_optional := true;
     end if;
   end if;
   if (
-    is_plain and asked.is_optional
-    and knowledge_internal.embedding_problem(given.query_embedding, settings.dimensions) is null
+    asked.is_optional
+    and knowledge_internal.embedding_problem(query_embedding, settings.dimensions) is null
   ) is not true then
     -- What is rare has a way of its own.
     return query
     select hit.*
       from knowledge_internal.search(
-             given, ranked_lists, null, tried_plain and asked.is_optional is null
+             row(
+               query_embedding, query_text, match_count, match_threshold, vector_weight,
+               text_weight, filter_type, search_mode, pool_size, rrf_k, fusion, filters, date_from,
+               date_to, collections, viewer_id, public_only, one_per_document, neighbor_window,
+               recency_half_life, match_offset, snippet, formulations, viewer_groups,
+               on_bad_embedding, prefix_last, embedding_from_text, like_ids, boosts, diversity,
+               max_per_document, merge_duplicates, min_confidence, snippets, order_by,
+               required_filters, as_of
+             ),
+             ranked_lists, null, has_text and settings.is_here and asked.is_optional is null
            ) as hit;
     return;
   end if;
 
-  if given.query_embedding is not null and settings.vector_weight > 0 then
-    select leg.ids, leg.similarities into near_ids, similarities
-      from knowledge_internal.vector_leg(
-             given.query_embedding, pool, given.match_threshold,
-             knowledge_internal.vector_effort(pool, settings.chunk_count), settings
-           ) as leg;
+  if knowledge_internal.holding_condition(as_of) is not null then
+    scope := knowledge_internal.row_scope(null, null, null, false, null, null, as_of);
+  end if;
+  -- Assignments, because a search pays for each statement.
+  if query_embedding is not null and settings.vector_weight > 0 then
+    found := knowledge_internal.vector_leg(
+      query_embedding, pool, match_threshold,
+      knowledge_internal.vector_effort(pool, settings.chunk_count), settings, scope
+    );
+    near_ids := found.ids;
+    similarities := found.similarities;
   end if;
   if asked.matching_query is not null then
-    select leg.ids, leg.scores into text_ids, text_scores
-      from knowledge_internal.text_leg(asked, pool, settings) as leg;
+    found := knowledge_internal.text_leg(asked, pool, settings, scope);
+    text_ids := found.ids;
+    text_scores := found.scores;
   end if;
   rule := knowledge_internal.fusion_rules(
-    settings.fusion, given.rrf_k, settings.cosine_scale, similarities, text_scores,
+    settings.fusion, rrf_k, settings.cosine_scale, similarities, text_scores,
     similarities[cardinality(similarities)],
     case when cardinality(text_scores) = pool then text_scores[pool] else 0 end
   );
-  highest := case when num_nonnulls(given.query_embedding, near_ids) = 0 then 0
+  highest := case when num_nonnulls(query_embedding, near_ids) = 0 then 0
       else settings.vector_weight * rule.vector_best end
     + case when asked.query_text is null then 0 else settings.text_weight * rule.text_best end;
 
@@ -1012,7 +1024,7 @@ begin
       from (
         select stored.content_tsv || ''::tsvector as lexemes,
                case when settings.vector_weight > 0 then
-                 1 - (stored.embedding operator(extensions.<=>) given.query_embedding)
+                 1 - (stored.embedding operator(extensions.<=>) query_embedding)
                end as cosine
           from knowledge_internal.chunk_rows as stored
          where stored.id = (select ordered.id from ordered limit 1)
@@ -1021,7 +1033,7 @@ begin
   ),
   page as materialized (
     select hit.*, chunk.*
-      from (select * from ordered limit given.match_count offset given.match_offset) as hit
+      from (select * from ordered limit match_count offset match_offset) as hit
      cross join lateral (
              select stored.content, stored.knowledge_type, stored.document_id, stored.chunk_index,
                     stored.source_origin, stored.metadata, stored.collection, stored.document_date,

@@ -85,32 +85,27 @@ begin
 end
 $$;
 
-create or replace function knowledge_internal.holding_condition(as_of timestamptz) returns text
+create or replace function knowledge_internal.holding_condition(as_of timestamptz) returns jsonpath
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 -- As the bounds are stored. The plans are made once, when the table may be small.
 set timezone = 'UTC'
 set enable_seqscan = off as $$
 declare
   moment constant text := to_jsonb(as_of) #>> '{}';
-  first_end constant text := (
-    select min((chunk.metadata ->> 'valid_until') collate "C")
-      from public.knowledge_chunks as chunk
-     where chunk.status = 'active' and chunk.metadata ? 'valid_until'
-  );
-  last_start constant text := (
-    select max((chunk.metadata ->> 'valid_from') collate "C")
-      from public.knowledge_chunks as chunk
-     where chunk.status = 'active' and chunk.metadata ? 'valid_from'
-  );
 begin
   return case
-    when first_end <= moment collate "C" or last_start > moment collate "C"
-      -- Most rows have neither key.
-      then format(
-        '(chunk.metadata ?| ''{valid_from,valid_until}'' and ('
-        'chunk.metadata ->> ''valid_until'' <= %1$L collate "C"'
-        ' or chunk.metadata ->> ''valid_from'' > %1$L collate "C")) is not true', moment
-      )
+    -- One statement: each search pays for it.
+    when exists (
+           select from public.knowledge_chunks as chunk
+            where chunk.status = 'active' and chunk.metadata ? 'valid_until'
+              and (chunk.metadata ->> 'valid_until') collate "C" <= moment
+         )
+      or exists (
+           select from public.knowledge_chunks as chunk
+            where chunk.status = 'active' and chunk.metadata ? 'valid_from'
+              and (chunk.metadata ->> 'valid_from') collate "C" > moment
+         )
+      then format('$ ? (@.valid_until <= "%1$s" || @.valid_from > "%1$s")', moment)::jsonpath
   end;
 end
 $$;

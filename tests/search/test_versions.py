@@ -101,6 +101,27 @@ def test_a_search_returns_what_holds_at_a_time(
     assert counted == len(keys_found.split())
 
 
+def test_ended_rows_leave_both_ways_the_same_answer(timed: Connection) -> None:
+    """The plain way and the other one, which each have statements of their own."""
+    for pool in (1, 2, 50):
+        for as_of in (datetime.now(UTC), datetime(2020, 7, 1, tzinfo=UTC)):
+            asked = {"query_text": "the price", "pool_size": pool, "as_of": as_of.isoformat()}
+            plain, second = (
+                timed.execute(statement, [Jsonb(asked)]).fetchall()
+                for statement in (
+                    "select to_jsonb(hit) from jsonb_to_record(%s) as given"
+                    "  (query_text text, pool_size integer, as_of timestamptz),"
+                    "  public.hybrid_search_knowledge_chunks("
+                    "    query_text => given.query_text, pool_size => given.pool_size,"
+                    "    as_of => given.as_of) as hit",
+                    "select to_jsonb(hit) from knowledge_internal.search("
+                    "  knowledge_internal.given_arguments(%s)) as hit",
+                )
+            )
+            assert plain == second
+            assert plain
+
+
 CLAIMS = '{"sub": "00000000-0000-0000-0000-000000000001", "role": "authenticated"}'
 
 
