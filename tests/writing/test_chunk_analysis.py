@@ -19,7 +19,8 @@ select lexeme,
   from public.knowledge_chunks, unnest(%s::text[]) as lexeme
 """
 FRAGMENTS = (
-    *"a B x O 1 23 000 lru Cache DNA NET Iran v2 3.11 1,000 é Ж 漢 한 β".split(),
+    *("a", "B", "x", "O", "1", "23", "000", "lru", "Cache", "DNA", "NET", "Iran", "v2", "3.11"),
+    *("1,000", "é", "Ж", "漢", "한", "β"),
     *"-_/.@:\\&'^+#()[]%;,.!?<>=~*\"|",
     *[" "] * 14,
     "\n",
