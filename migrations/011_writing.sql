@@ -794,8 +794,10 @@ declare
 begin
   perform knowledge_internal.check_caller('upsert_knowledge_document');
   -- To plan the statements anew for each document takes a tenth of the time, and a third where
-  -- nothing has changed. Citus makes no generic plans.
-  if knowledge_internal.physical_table() = 'public.knowledge_chunks'::regclass then
+  -- nothing has changed. Citus makes no generic plans: there, this table has no pages.
+  if knowledge_internal.physical_table() = 'public.knowledge_chunks'::regclass
+     and pg_relation_size('public.knowledge_chunks'::regclass) > 0
+  then
     perform set_config('plan_cache_mode', 'force_generic_plan', true);
   end if;
   if (fields in ('merge', 'replace')) is not true then
