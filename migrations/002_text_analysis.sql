@@ -186,10 +186,23 @@ begin
 end
 $$;
 
+-- A normalised text without most of its plain words and numbers: letters a to z, small ones after
+-- the first or all capitals, or digits, between spaces. What joined, inner_words and separated look
+-- for is in no such word, and has no space in it: they find it here as in the whole text.
+create function knowledge_internal.unusual_words(source text) returns text
+language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on as $$
+begin
+  return regexp_replace(source, '\s(?:[[(]?(?:[A-Z]?[a-z]+|[A-Z]+|\d+)[])%.,;:]*\s)+', ' ', 'g');
+end
+$$;
+
 -- The normalised text, in which scripts without spaces are split into overlapping pairs of letters,
--- and C++ and C# are words. is_ascii: null for a text that is not normalised.
-create function knowledge_internal.separated(source text, is_ascii boolean default null)
-returns text
+-- and C++ and C# are words. is_ascii: null for a text that is not normalised. unusual: its
+-- unusual_words, where they are known.
+create function knowledge_internal.separated(
+  source text, is_ascii boolean default null, unusual text default null
+) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 declare
@@ -220,10 +233,10 @@ begin
       '\& \&', 'g'
     );
   end if;
-  if strpos(source, '++') > 0 then
+  if strpos(coalesce(unusual, source), '++') > 0 then
     source := regexp_replace(source, '\m([[:alpha:]])\+\+', '\1plusplus ', 'g');
   end if;
-  if strpos(source, '#') > 0 then
+  if strpos(coalesce(unusual, source), '#') > 0 then
     source := regexp_replace(source, '\m([[:alpha:]])#(?![[:alnum:]])', '\1sharp ', 'g');
   end if;
   return source;
@@ -233,13 +246,14 @@ $$;
 -- The separated text with its compounds (part numbers, paths, snake_case, addresses) split into
 -- words: Postgres' parser reads DS-7604 as a word and a negative number, a/b as a file name and
 -- List<String> as a tag.
-create function knowledge_internal.apart(source text, is_ascii boolean default null)
-returns text
+create function knowledge_internal.apart(
+  source text, is_ascii boolean default null, unusual text default null
+) returns text
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
-  source := knowledge_internal.separated(source, is_ascii);
-  if strpos(source, '^') > 0 then
+  source := knowledge_internal.separated(source, is_ascii, unusual);
+  if strpos(coalesce(unusual, source), '^') > 0 then
     -- A number that is written above a word is a note or a power, and no word of the sentence.
     source := regexp_replace(source, '(?<=[[:alnum:]])\^-?\d+(?![[:alnum:]])', ' ', 'g');
   end if;
@@ -336,6 +350,8 @@ declare
   boundary constant text := '(?<=[[:lower:]])(?=[[:upper:]])'
     '|(?<=[[:upper:]])(?=[[:upper:]][[:lower:]])'
     '|(?<=[[:alpha:]])(?=\d)|(?<=\d)(?=[[:alpha:]])';
+  mixed_word constant text := '\m[[:alnum:]]*(?:' || mixed || ')[[:alnum:]]*';
+  is_ascii constant boolean := octet_length(source) = length(source);
   words text;
 begin
   if source !~ mixed then
@@ -343,16 +359,21 @@ begin
   end if;
   select string_agg(
            case
-             when matched.parts[1] ~ two_words then E'\n ' || matched.parts[1]
-             when matched.parts[1] ~ letters_and_digits
-               then regexp_replace(matched.parts[1], '^(\d+|\D+)', E'\f\v\\1\v')
-             else E'\f ' || matched.parts[1]
+             when matched.word ~ two_words then E'\n ' || matched.word
+             when matched.word ~ letters_and_digits
+               then regexp_replace(matched.word, '^(\d+|\D+)', E'\f\v\\1\v')
+             else E'\f ' || matched.word
            end,
            ''
          )
     into words
-    from regexp_matches(source, '\m[[:alnum:]]*(?:' || mixed || ')[[:alnum:]]*', 'g')
-         as matched (parts);
+    from (
+      -- With collation C, letters are those of ASCII, which takes a third of the time.
+      select (regexp_matches(source collate "C", mixed_word, 'g'))[1] collate "default" as word
+       where is_ascii
+      union all
+      select (regexp_matches(source, mixed_word, 'g'))[1] where not is_ascii
+    ) as matched;
   words := regexp_replace(
     regexp_replace(words, boundary, ' ', 'g'), ' [[:alnum:]](?![[:alnum:]])', '', 'g'
   );
@@ -507,16 +528,18 @@ declare
   boundary constant text := E'\n' || gap || E'\n';
   inner_boundary constant text := E'\n ' || gap || ' ';
   distance constant tsvector := gap || ':30';
-  source constant text := knowledge_internal.normalised(
-    array_to_string(
-      array[case when heading_weight > 0 then heading end, content]
-        || array_fill(heading, array[greatest(heading_weight - 1, 0)])
-        || others,
-      boundary
-    )
+  given constant text := array_to_string(
+    array[case when heading_weight > 0 then heading end, content]
+      || array_fill(heading, array[greatest(heading_weight - 1, 0)])
+      || others,
+    boundary
   );
-  is_ascii constant boolean := octet_length(source) = length(source); -- reads all of it
-  longest_usual constant integer := 20000; -- bytes
+  is_ascii constant boolean := octet_length(given) = length(given); -- reads all of it
+  source constant text := case
+    when is_ascii then given
+    else knowledge_internal.normalised(given)
+  end;
+  unusual constant text := knowledge_internal.unusual_words(source);
   content_place constant integer := 1 + (heading_weight > 0 and heading is not null)::integer;
   characters_counted constant integer := 2000; -- enough to tell: longer texts repeat their words
   beginning constant text := case
@@ -526,25 +549,14 @@ declare
   longest_word constant integer := 15; -- characters for a word and its space, on average
   single_spaces constant integer :=
     octet_length(beginning) - octet_length(replace(beginning, ' ', ''));
-  words text;
-  compounds text;
-  inner_words text;
+  words text := knowledge_internal.apart(source, is_ascii, unusual);
+  compounds text := knowledge_internal.joined(unusual, is_normalised => true);
+  inner_words text := knowledge_internal.inner_words(unusual);
   parts text[];
   part text;
   part_lexemes tsvector;
   content_lexemes tsvector;
 begin
-  if is_ascii and octet_length(source) > longest_usual then
-    -- With collation C, the classes of characters are those of ASCII, which takes a third of the
-    -- time for many compounds, and compiled expressions of their own.
-    words := knowledge_internal.apart(source collate "C", is_ascii);
-    compounds := knowledge_internal.joined(source collate "C", is_normalised => true);
-    inner_words := knowledge_internal.inner_words(source collate "C");
-  else
-    words := knowledge_internal.apart(source, is_ascii);
-    compounds := knowledge_internal.joined(source, is_normalised => true);
-    inner_words := knowledge_internal.inner_words(source);
-  end if;
   loop
     begin
       lexemes := '';
@@ -864,51 +876,72 @@ declare
   -- How often a word that a text has only inside other words (java of JavaScript) occurs in it: a
   -- multiple of 1/4, as exact_scores reads it.
   inner_occurrences constant float8 := 0.25;
-  has_inner_words constant boolean := ts_filter(content_tsv, '{c}') <> '';
+  inner_words constant tsvector := ts_filter(content_tsv, '{c}');
+  words tsvector := content_tsv;
+  only_inner text[] := '{}';
   length_factor float8;
+  -- Of a lexeme that occurs once, as most do.
+  single_element text;
+  single_level integer;
   elements text;
-  lexemes text[];
-  weights float8[];
 begin
+  if inner_words <> '' then
+    words := ts_filter(content_tsv, '{a,b,d}');
+    only_inner := tsvector_to_array(ts_delete(inner_words, tsvector_to_array(words)));
+  end if;
   -- Inner words have labels A and C.
-  text_length := knowledge_internal.word_count(ts_filter(content_tsv, '{b,d}'));
+  text_length := knowledge_internal.word_count(ts_filter(words, '{b,d}'));
   length_factor := k1 * (
     1 - b + b * text_length / greatest(coalesce(mean_length, text_length), 1)
   );
+  single_element := ':' || (most_weight / (1 + length_factor))::real;
+  single_level := width_bucket(most_weight / (1 + length_factor), levels);
   -- A second statement over these lexemes takes longer than an aggregate for each level.
-  select string_agg(term.dimension || ':' || term.weight::real, ','),
+  select string_agg(term.element, ','),
          coalesce(
-           array_agg(term.lexeme || '^1') filter (where term.weight >= levels[1])
-             || array_agg(term.lexeme || '^2') filter (where term.weight >= levels[2])
-             || array_agg(term.lexeme || '^3') filter (where term.weight >= levels[3])
-             || array_agg(term.lexeme || '^4') filter (where term.weight >= levels[4]),
+           array_agg(term.lexeme || '^1') filter (where term.level >= 1)
+             || array_agg(term.lexeme || '^2') filter (where term.level >= 2)
+             || array_agg(term.lexeme || '^3') filter (where term.level >= 3)
+             || array_agg(term.lexeme || '^4') filter (where term.level >= 4),
            '{}'
-         ),
-         array_agg(term.lexeme), array_agg(term.weight)
-    into elements, impacts, lexemes, weights
+         )
+    into elements, impacts
     from (
-      -- The dimension is lexeme_dimension, without the time of a call for each lexeme.
       select counted.lexeme,
+             -- The dimension is lexeme_dimension, without the time of a call for each lexeme.
              (hashtextextended(counted.lexeme collate "C", 0) & 536870911) % 536870911 + 1
-               as dimension,
-             counted.occurrences * most_weight / (counted.occurrences + length_factor) as weight
+               || case counted.occurrences
+                    when 1 then single_element
+                    else ':' || weighed.weight::real
+                  end as element,
+             case counted.occurrences
+               when 1 then single_level
+               else width_bucket(weighed.weight, levels)
+             end as level
         from (
-          select posting.lexeme,
-                 case
-                   when has_inner_words then
-                     greatest(cardinality(array_remove(posting.weights, 'C')), inner_occurrences)
-                   else cardinality(posting.positions)
-                 end as occurrences
-            from unnest(content_tsv) as posting
+          select posting.lexeme, cardinality(posting.positions)::float8 as occurrences
+            from unnest(words) as posting
+          union all
+          select lexeme, inner_occurrences from unnest(only_inner) as lexeme
         ) as counted
-      -- Without offset 0, each use of the weight would compute it again.
+       cross join lateral (
+               select counted.occurrences * most_weight / (counted.occurrences + length_factor)
+                 as weight
+             ) as weighed
+      -- Without offset 0, each use of the level would compute it again.
       offset 0
     ) as term;
   begin
     bm25 := '{' || elements || ',536870912:' || length_factor::real || '}/536870912';
   exception when data_exception or program_limit_exceeded then
     -- Two lexemes have one dimension, or there are more than a sparsevec can hold.
-    bm25 := knowledge_internal.lexeme_vector(lexemes, weights, length_factor);
+    bm25 := knowledge_internal.lexeme_vector(
+      tsvector_to_array(words) || only_inner,
+      array(
+        select split_part(element, ':', 2)::float8 from string_to_table(elements, ',') as element
+      ),
+      length_factor
+    );
   end;
 end
 $$;

@@ -39,11 +39,13 @@ begin
 end
 $$;
 
--- Extension point: prevents a change of a document until the transaction ends.
-create function knowledge_internal.lock_document(wanted uuid) returns void
+-- Extension point: a document, which cannot change until the transaction ends.
+create function knowledge_internal.locked_document(wanted uuid) returns public.knowledge_documents
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  perform from public.knowledge_documents as document where document.id = wanted for share;
+  return (
+    select document from public.knowledge_documents as document where document.id = wanted for share
+  );
 end
 $$;
 
@@ -68,12 +70,12 @@ begin
     new.allowed_groups := knowledge_internal.sorted_groups('allowed_groups', new.allowed_groups);
   end if;
 
-  if is_restored or new.document_id is distinct from old.document_id then
+  if new.document_id is not null
+     and (is_restored or new.document_id is distinct from old.document_id)
+  then
     -- Who can see the document must not change before this row is written.
-    perform knowledge_internal.lock_document(new.document_id);
-    select * into document from public.knowledge_documents as parent
-     where parent.id = new.document_id;
-    if found then
+    document := knowledge_internal.locked_document(new.document_id);
+    if document.id is not null then
       new.knowledge_type := document.knowledge_type;
       new.source_id := document.source_id;
       new.source_origin := document.source_origin;
@@ -599,27 +601,6 @@ create type knowledge_internal.chunk_change as (
   version integer
 );
 
--- The active chunks of documents that store_chunks wrote.
-create function knowledge_internal.stored_rows(documents uuid[])
-returns table (
-  document_id uuid, id uuid, chunk_index integer, content_hash text, version integer,
-  is_embedded boolean, embedding_model text
-)
-language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
--- The plan is made when the table is small, and used when it is large.
-set enable_seqscan = off as $$
-begin
-  return query
-  select chunk.document_id, chunk.id, chunk.chunk_index, chunk.content_hash, chunk.version,
-         chunk.embedding_bits is not null, chunk.embedding_model
-    from public.knowledge_chunks as chunk
-   where chunk.document_id = any (documents)
-     and chunk.status = 'active'
-     -- A chunk without chunk_index was not written by this function.
-     and chunk.chunk_index is not null;
-end
-$$;
-
 -- Writes changes: one statement for each kind of them that there is. A statement without rows runs
 -- the triggers, too.
 create function knowledge_internal.write_rows(changes knowledge_internal.chunk_change[])
@@ -682,12 +663,11 @@ begin
 end
 $$;
 
--- Makes the active chunks of each document those that are given for it, an array for each: updates
--- what is unchanged, supersedes what is changed or removed, inserts what is new. With fields merge,
--- an unchanged chunk keeps a collection and metadata that are not given. A document must not be
--- listed twice. Returns the counts of upsert_knowledge_document, over all documents.
+-- Makes the active chunks of a document those that are given: updates what is unchanged, supersedes
+-- what is changed or removed, inserts what is new. With fields merge, an unchanged chunk keeps a
+-- collection and metadata that are not given. Returns the counts of upsert_knowledge_document.
 create function knowledge_internal.store_chunks(
-  documents public.knowledge_documents[], chunks jsonb[], fields text, out added integer,
+  document public.knowledge_documents, chunks jsonb, fields text, out added integer,
   out changed integer, out unchanged integer, out removed integer, out embeddings_reused integer,
   out embeddings_missing integer
 )
@@ -704,13 +684,12 @@ declare
   changes knowledge_internal.chunk_change[];
 begin
   with incoming as materialized (
-    select document.id as document_id,
-           (item.ordinality - 1)::integer as chunk_index,
+    select (item.ordinality - 1)::integer as chunk_index,
            coalesce(item.chunk ->> 'heading', document.title) as heading,
            item.chunk ->> 'content' as content,
            hashed.content_hash,
            row_number() over (
-             partition by document.id, hashed.content_hash order by item.ordinality
+             partition by hashed.content_hash order by item.ordinality
            ) as occurrence,
            case when fields = 'replace' or item.chunk ? 'collection' then
              coalesce(item.chunk ->> 'collection', document.collection)
@@ -720,9 +699,7 @@ begin
            end as metadata,
            item.chunk ->> 'embedding_model' as embedding_model,
            (item.chunk ->> 'embedding')::extensions.vector as embedding
-      from unnest(documents) with ordinality as document
-     cross join lateral jsonb_array_elements(chunks[document.ordinality])
-           with ordinality as item (chunk, ordinality)
+      from jsonb_array_elements(chunks) with ordinality as item (chunk, ordinality)
      cross join lateral (
              select public.knowledge_content_hash(
                coalesce(item.chunk ->> 'heading', document.title), item.chunk ->> 'content'
@@ -730,22 +707,24 @@ begin
            ) as hashed
   ),
   stored as materialized (
-    select chunk.*,
+    select chunk.id, chunk.chunk_index, chunk.content_hash, chunk.version, chunk.embedding_model,
+           chunk.embedding_bits is not null as is_embedded,
            row_number() over (
-             partition by chunk.document_id, chunk.content_hash
-                 order by chunk.chunk_index, chunk.id
+             partition by chunk.content_hash order by chunk.chunk_index, chunk.id
            ) as occurrence
-      from knowledge_internal.stored_rows(
-             array(select document.id from unnest(documents) as document)
-           ) as chunk
+      from public.knowledge_chunks as chunk
+     where chunk.document_id = document.id
+       and chunk.status = 'active'
+       -- A chunk without chunk_index was not written by this function.
+       and chunk.chunk_index is not null
   ),
   -- A given chunk, a stored one, or both, if they have the same text. is_given: false for a chunk
   -- to supersede; is_replaced: its position gets a new chunk. keeps_embedding: that of the stored
   -- chunk is of the given model.
   paired as (
-    select stored.id as stored_id, document_id, content_hash, incoming.heading, incoming.content,
+    select stored.id as stored_id, content_hash, incoming.heading, incoming.content,
            incoming.collection, incoming.metadata, incoming.embedding, incoming.embedding_model,
-           incoming.document_id is not null as is_given,
+           incoming.chunk_index is not null as is_given,
            coalesce(incoming.chunk_index, stored.chunk_index) as chunk_index,
            (
              stored.is_embedded
@@ -754,17 +733,15 @@ begin
                or incoming.embedding_model = stored.embedding_model
              )
            ) is true as keeps_embedding,
-           max(stored.version) filter (where incoming.document_id is null) over same_place
+           max(stored.version) filter (where incoming.chunk_index is null) over same_place
              as superseded_version,
            bool_or(stored.id is null) over same_place as is_replaced
       from incoming
-      full join stored using (document_id, content_hash, occurrence)
-    window same_place as (
-      partition by document_id, coalesce(incoming.chunk_index, stored.chunk_index)
-    )
+      full join stored using (content_hash, occurrence)
+    window same_place as (partition by coalesce(incoming.chunk_index, stored.chunk_index))
   ),
   change as materialized (
-    select paired.stored_id, paired.is_given, paired.document_id, paired.chunk_index,
+    select paired.stored_id, paired.is_given, document.id, paired.chunk_index,
            paired.heading, paired.content, paired.collection, paired.metadata,
            paired.embedding_model, paired.is_replaced, paired.keeps_embedding,
            paired.embedding is not null as embedding_is_given,
@@ -773,12 +750,12 @@ begin
              when paired.embedding is not null or paired.embedding_model is null
                then paired.embedding
              when paired.is_given then knowledge_internal.given_embedding(
-               paired.content_hash, paired.embedding_model, paired.document_id
+               paired.content_hash, paired.embedding_model, document.id
              )
            end as embedding,
            coalesce(paired.superseded_version, 0) + 1 as version
       from paired
-     order by paired.document_id, paired.chunk_index
+     order by paired.chunk_index
   )
   select array_agg(row(change.*)::knowledge_internal.chunk_change) into changes from change;
   if changes is not null then
@@ -808,7 +785,9 @@ returns table (
   document_id uuid, chunks_added integer, chunks_changed integer, chunks_unchanged integer,
   chunks_removed integer, embeddings_reused integer, embeddings_missing integer
 )
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+-- Set below, until the end of this function.
+set plan_cache_mode = auto as $$
 declare
   chunk_keys constant text[] := array[
     'content', 'heading', 'embedding', 'embedding_model', 'collection', 'metadata'
@@ -819,6 +798,13 @@ declare
   counts record;
 begin
   perform knowledge_internal.check_caller('upsert_knowledge_document');
+  -- To plan the statements anew for each document takes a tenth of the time, and a third where
+  -- nothing has changed. Citus makes no generic plans: there, this table has no pages.
+  if knowledge_internal.physical_table() = 'public.knowledge_chunks'::regclass
+     and pg_relation_size('public.knowledge_chunks'::regclass) > 0
+  then
+    perform set_config('plan_cache_mode', 'force_generic_plan', true);
+  end if;
   if (fields in ('merge', 'replace')) is not true then
     raise exception 'fields must be merge or replace, not %', coalesce(left(fields, 100), 'null')
       using errcode = '22023',
@@ -882,7 +868,7 @@ begin
         using errcode = '22023';
   end;
   begin
-    counts := knowledge_internal.store_chunks(array[stored_document], array[chunks], fields);
+    counts := knowledge_internal.store_chunks(stored_document, chunks, fields);
   exception when data_exception or check_violation then
     perform knowledge_internal.refuse_chunk(chunks, sqlerrm);
   end;

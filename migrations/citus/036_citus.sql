@@ -199,7 +199,8 @@ $$;
 
 -- From this node's copy of the documents: a lock through Citus would be one on the whole table, for
 -- which the sessions of one COPY wait for each other.
-create or replace function knowledge_internal.lock_document(wanted uuid) returns void
+create or replace function knowledge_internal.locked_document(wanted uuid)
+returns public.knowledge_documents
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 begin
   execute (
@@ -210,6 +211,9 @@ begin
      where shard.logicalrelid = 'public.knowledge_documents'::regclass
   )
     using wanted;
+  return (
+    select document from public.knowledge_documents as document where document.id = wanted
+  );
 end
 $$;
 
@@ -232,7 +236,7 @@ declare
     select function.pronamespace from pg_catalog.pg_proc as function
      where function.oid in (
              'public.prepare_knowledge_cluster'::regproc,
-             'knowledge_internal.lock_document'::regproc
+             'knowledge_internal.locked_document'::regproc
            )
   );
   statement text;

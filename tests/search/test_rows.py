@@ -19,7 +19,6 @@ WRITERS = {
     "pass_headings_on",
     "refuse_chunk",
     "given_embedding",
-    "stored_rows",
     "write_rows",
     "deleted_chunks",
     "store_chunks",

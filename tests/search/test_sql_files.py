@@ -86,7 +86,7 @@ NAMED_AT_RUN_TIME = {
             "adopted_rows",
             "carry_over_changes",
             "follow_table",
-            "lock_document",
+            "locked_document",
             "carry_over_again",
             "adoption_keys",
             "adoption_left_over",

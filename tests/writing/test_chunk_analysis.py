@@ -1,5 +1,7 @@
 """What a write stores of a chunk for searches, and how few rows it reads for that."""
 
+from random import Random
+
 import psycopg
 import pytest
 from stored import Documents, embedded, embeddings
@@ -15,6 +17,31 @@ select lexeme,
        -(bm25 operator(extensions.<#>)
            knowledge_internal.lexeme_vector(array[lexeme], array[1.0]))
   from public.knowledge_chunks, unnest(%s::text[]) as lexeme
+"""
+FRAGMENTS = (
+    *("a", "B", "x", "O", "1", "23", "000", "lru", "Cache", "DNA", "NET", "Iran", "v2", "3.11"),
+    *("1,000", "é", "Ж", "漢", "한", "β"),
+    *"-_/.@:\\&'^+#()[]%;,.!?<>=~*\"|",
+    *[" "] * 14,
+    "\n",
+    "  ",
+)
+DIFFERENT_WITHOUT_PLAIN_WORDS = """
+select given
+  from unnest(%s::text[]) as given
+ cross join lateral (
+         select knowledge_internal.normalised(given) as source,
+                knowledge_internal.unusual_words(knowledge_internal.normalised(given)) as unusual
+         offset 0
+       ) as text
+ cross join lateral (select octet_length(source) = length(source) as is_ascii) as known
+ where (
+         knowledge_internal.joined(unusual, true), knowledge_internal.inner_words(unusual),
+         knowledge_internal.apart(source, is_ascii, unusual)
+       ) is distinct from (
+         knowledge_internal.joined(source, true), knowledge_internal.inner_words(source),
+         knowledge_internal.apart(source, is_ascii)
+       )
 """
 LENGTH_FACTOR = """
 select -(bm25 operator(extensions.<#>) '{536870912:1}/536870912') from public.knowledge_chunks
@@ -40,6 +67,14 @@ def test_a_text_of_more_words_than_a_sparsevec_can_hold_keeps_the_heaviest(
     found: dict[str, float] = dict(database.execute(WEIGHTS, [["kettle"]]).fetchall())
     assert found["kettle"] > 1
     assert database.execute(LENGTH_FACTOR).fetchall() == [(pytest.approx(1.2),)]
+
+
+def test_what_is_in_a_text_beside_its_plain_words_is_found_without_them(
+    database: Connection,
+) -> None:
+    random = Random(1)
+    texts = ["".join(random.choices(FRAGMENTS, k=random.randint(1, 40))) for _ in range(3000)]
+    assert database.execute(DIFFERENT_WITHOUT_PLAIN_WORDS, [texts]).fetchall() == []
 
 
 def test_inner_words_do_not_count_in_the_length(database: Connection) -> None:
