@@ -120,6 +120,8 @@ NAMED_AT_RUN_TIME = {
             "document_content",
             "shows_row",
             "known_instead",
+            "with_statistics",
+            "frequencies_in_scope",
             "empty_reason",
             "named_rows",
         )
