@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from conftest import Connection, Server, copy_of
 from corpora import USERS, call
 
-pytestmark = pytest.mark.module("tenants")
+pytestmark = [pytest.mark.module("tenants"), pytest.mark.large]
 
 Row = dict[str, Any]
 ME, OTHER = (str(user) for user in USERS[:2])
