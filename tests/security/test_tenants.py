@@ -1,6 +1,7 @@
 """Module tenants: a search limited to a tenant answers as in a database of the tenant's own."""
 
 import random
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -18,10 +19,11 @@ Row = dict[str, Any]
 ME, OTHER = (str(user) for user in USERS[:2])
 SEARCH = "hybrid_search_knowledge_chunks"
 # With mistakes of one another, and a compound.
-WORDS = (
+WORDS = re.findall(
+    r"\S+",
     "receive recieve general generals camera camara organic invoice contract walrus ledger"
-    " zebra-crossing AB12345 parse_tree summary harbour velvet copper meadow lantern"
-).split()
+    " zebra-crossing AB12345 parse_tree summary harbour velvet copper meadow lantern",
+)
 REFRESH = "select public.refresh_knowledge_tenants()"
 STORED = """
 select id, visibility, allowed_groups, owner_id::text, document_count
@@ -174,7 +176,7 @@ def test_a_refresh_stores_what_is_large_and_reads_what_has_changed(database: Con
     database.execute(REFRESH)
     first = database.execute(STORED).fetchall()
     assert {str(row[1:]) for row in first if row[1] is not None} == {
-        "('private', None, '%s', 210.0)" % ME,
+        f"('private', None, '{ME}', 210.0)",
         "('private', ['staff'], None, 210.0)",
         "('public', None, None, 210.0)",
     }
