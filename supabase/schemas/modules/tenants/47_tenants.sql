@@ -5,7 +5,7 @@
 -- from the first refresh on. Locks nothing that exists.
 
 create table public.knowledge_tenants (
-  id integer generated always as identity primary key,
+  id integer primary key,
   collection text not null,
   visibility text,
   allowed_groups text[],
@@ -189,9 +189,9 @@ begin
     delete from public.knowledge_tenants where id not in (select unchanged.id from unchanged)
   )
   insert into public.knowledge_tenants (
-    collection, visibility, allowed_groups, owner_id, document_count, mean_length, changed_at
+    id, collection, visibility, allowed_groups, owner_id, document_count, mean_length, changed_at
   )
-  select counted.* from counted
+  select last_id + row_number() over (), counted.* from counted
    where not exists (select from unchanged where unchanged.tenant is not distinct from counted);
   delete from public.knowledge_tenant_words
    where tenant not in (select id from public.knowledge_tenants);
