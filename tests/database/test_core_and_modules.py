@@ -145,7 +145,7 @@ CORE = schema_files.core(STATE)
 OF_MODULES = [file for file in STATE if file.module]
 OF_CORE = schema_files.objects(CORE)
 FUNCTIONS_OF_CORE = {one.function for file in CORE for one in file.functions}
-MOST_POINTS = 21
+MOST_POINTS = 23
 # What is kept of a chunk whose text is elsewhere.
 COLUMNS = (
     "alter table public.knowledge_chunks\n  alter column content drop not null,\n",
@@ -196,7 +196,7 @@ def test_an_extension_point_is_replaced_once() -> None:
     assert len(set(replaced)) == len(replaced), replaced
 
 
-def test_core_has_at_most_21_extension_points_and_its_readme_lists_each() -> None:
+def test_core_has_at_most_23_extension_points_and_its_readme_lists_each() -> None:
     readme = (SCHEMAS / "README.md").read_text("utf-8")
     assert 0 < len(POINTS) <= MOST_POINTS
     assert [name for name in POINTS if f"`{name}" not in readme] == []

@@ -63,6 +63,10 @@ CALLS = {
         "list_visible_knowledge_documents(public_only => true)",
         f"delete_my_knowledge_document({ZEBRAS})",
     ),
+    "tenants": (
+        "refresh_knowledge_tenants()",
+        "hybrid_search_knowledge_chunks(query_text => 'zebra', collections => '{knowledge}')",
+    ),
     "versions": (
         "hybrid_search_knowledge_chunks(query_text => 'zebra', as_of => '2026-01-31')",
         """upsert_knowledge_document(

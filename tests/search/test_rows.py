@@ -70,6 +70,8 @@ STATISTICS = {
     "sample_knowledge_embeddings",
     "use_vector_index",
     "write_chunk_rows",
+    "with_statistics",
+    "frequencies_in_scope",
 }
 # The plain search, whose rows are all active ones.
 PLAIN = {"hybrid_search_knowledge_chunks", "vector_leg", "text_leg"}

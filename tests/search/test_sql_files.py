@@ -121,6 +121,8 @@ NAMED_AT_RUN_TIME = {
             "shows_row",
             "known_instead",
             "reason_without_notes",
+            "with_statistics",
+            "frequencies_in_scope",
             "named_rows",
         )
     ),

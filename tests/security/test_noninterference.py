@@ -2,8 +2,9 @@
 
 It may not see what is hidden from its viewer, and what the required_filters of a server leave out.
 
-Scores depend on all chunks on purpose, by the document frequencies and sizes that SECURITY.md
-lists. In these databases both are functions of the word alone, so that all else must be equal.
+Without module tenants, scores depend on all chunks by their document frequencies. Then these are
+functions of the word alone, and so are always the other figures that SECURITY.md lists, so that
+all else must be equal.
 """
 
 import random
@@ -58,7 +59,7 @@ ME, MEMBER, GUEST, VISITOR = (
     Viewer(None, groups=frozenset(GROUPS[2:3])),
     Viewer(None, public_only=True),
 )
-CONSTANT_STATISTICS = """
+CONSTANT_FREQUENCIES = """
 create or replace function knowledge_internal.document_frequencies(
   lexemes text[], settings knowledge_internal.search_settings
 )
@@ -66,6 +67,8 @@ returns float8[] language sql stable set search_path = pg_catalog, pg_temp as $$
   select array_agg(1.0 + length(asked.lexeme) order by asked.place)
     from unnest(lexemes) with ordinality as asked (lexeme, place)
 $$;
+"""
+CONSTANT_FIGURES = """
 alter function knowledge_internal.read_settings rename to stored_settings;
 create function knowledge_internal.read_settings(
   fusion text default null, vector_weight double precision default 1,
@@ -160,7 +163,11 @@ def side(server: Server, stack: ExitStack) -> Side:
     dsn = next(copies)
     stack.callback(lambda: next(copies, None))
     owner = stack.enter_context(psycopg.connect(dsn, autocommit=True))
-    owner.execute(CONSTANT_STATISTICS.encode())
+    owner.execute(CONSTANT_FIGURES.encode())
+    if "tenants" in server.modules:
+        owner.execute("select public.refresh_knowledge_tenants()")
+    else:
+        owner.execute(CONSTANT_FREQUENCIES.encode())
     for name in present(GRANTED, server.modules):
         owner.execute(f"grant execute on function public.{name} to anon".encode())
     # A function of another signature would be a second one, and not called.

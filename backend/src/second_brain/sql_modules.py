@@ -20,6 +20,7 @@ MODULES: Mapping[str, str] = {
     "batch": "several searches in one call",
     "like": "like_ids: hits like known chunks or documents",
     "versions": "documents that end: as_of, valid_from, valid_until",
+    "tenants": "words are weighed by the chunks that a search may see",
     "native_bm25": "the text leg by a BM25 index; needs the extension pg_textsearch",
     "citus": "one corpus over the workers of a Citus cluster; needs the extension citus",
     "substrings": "identifiers by a part of them; needs the extension pg_trgm",

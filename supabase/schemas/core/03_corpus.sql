@@ -356,16 +356,17 @@ $$;
 -- What a search has to know beside its arguments, read once. is_here: the rows are in the table
 -- knowledge_chunks of this database. cosine_scale: what fusion auto divides a cosine by.
 -- neighbour_weight: of scores_with_neighbours, null for no bonus. dimensions: of the column of
--- embeddings. chunk_count: active chunks, estimated. document_count, mean_length, content_words: of
--- BM25; the last two are means of a chunk. frequencies_from: copy (knowledge_lexeme_statistics),
--- analysis (the planner's statistics) or count. configurations: those that the chunks were analysed
--- with, each in its own language; null in an empty corpus.
+-- embeddings. chunk_count: active chunks, estimated. document_count, mean_length: of BM25.
+-- frequencies_from: copy (knowledge_lexeme_statistics), analysis (the planner's statistics) or
+-- count. configurations: those that the chunks were analysed with, each in its own language; null
+-- in an empty corpus. statistics: where document_count and mean_length are of some chunks, what
+-- frequencies_in_scope needs; null: of all.
 create type knowledge_internal.search_settings as (
   is_here boolean, fusion text, vector_weight double precision, text_weight double precision,
   cosine_scale double precision, neighbour_weight double precision, dimensions integer,
   chunk_count double precision, document_count double precision, mean_length double precision,
-  content_words double precision, frequencies_from text, k1 double precision, b double precision,
-  configurations regconfig[]
+  frequencies_from text, k1 double precision, b double precision, configurations regconfig[],
+  statistics jsonb
 );
 
 -- The figures of a corpus of at most 1,000 chunks; of a larger one those of 1,001 chunks.
@@ -525,7 +526,6 @@ begin
   return row(
     known.is_here, fusion, vector_weight, text_weight, cosine_scale, neighbour_weight,
     known.dimensions, known.estimated_rows, known.document_count, known.mean_length,
-    known.content_words,
     case
       when chunks <= small then 'count'
       when known.is_current then 'copy'
@@ -555,8 +555,19 @@ begin
       when known.first_language = known.last_language
         then array[knowledge_internal.text_configuration(known.first_language)]
       else knowledge_internal.query_configurations()
-    end
+    end,
+    null
   )::knowledge_internal.search_settings;
+end
+$$;
+
+-- Extension point: the number of chunks with each lexeme, by lexeme, of those chunks that the
+-- statistics of a search are of.
+create function knowledge_internal.frequencies_in_scope(lexemes text[], statistics jsonb)
+returns jsonb
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+  return null;
 end
 $$;
 
@@ -566,9 +577,13 @@ create function knowledge_internal.document_frequencies(
   lexemes text[], settings knowledge_internal.search_settings
 ) returns float8[]
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  in_scope constant jsonb := case when settings.statistics is not null
+    then knowledge_internal.frequencies_in_scope(lexemes, settings.statistics) end;
 begin
   return array(
     select coalesce(
+             (in_scope ->> asked.lexeme)::float8,
              listed.frequency * settings.document_count,
              knowledge_internal.counted_chunks(asked.lexeme)
            )

@@ -1141,6 +1141,7 @@ declare
   document_count constant double precision := settings.document_count;
   question knowledge_internal.question;
   nodes integer;
+  in_scope jsonb; -- frequencies
 begin
   if (
     cardinality(settings.configurations) = 1 and settings.frequencies_from <> 'analysis'
@@ -1171,10 +1172,19 @@ begin
       into question.words, question.word_queries, nodes
       from typed
      where numnode(typed.query) > 0;
+    if settings.statistics is not null then
+      in_scope := knowledge_internal.frequencies_in_scope(
+        tsvector_to_array(
+          to_tsvector(configuration, translate(query_text, '.,;:!?()''', '         '))
+        ),
+        settings.statistics
+      );
+    end if;
     with lexeme as (
       select found.lexeme, found.occurrences, found.dimension,
              coalesce(
-               listed.frequency * document_count, knowledge_internal.counted_chunks(found.lexeme)
+               (in_scope ->> found.lexeme)::float8, listed.frequency * document_count,
+               knowledge_internal.counted_chunks(found.lexeme)
              ) as frequency
         from (
           select analysed.lexeme, cardinality(analysed.positions)::float8 as occurrences,
@@ -1228,7 +1238,9 @@ begin
        string_to_array(lower(regexp_replace(query_text, '[^A-Za-z]+', ' ', 'g')), ' '),
        question.lexemes, collections
      )
-     or 0 = any (question.frequencies) and knowledge_internal.has_near_words(question)
+     -- In a scope, read_question looks for them.
+     or settings.statistics is null and 0 = any (question.frequencies)
+        and knowledge_internal.has_near_words(question)
   then
     question.is_optional := null;
   end if;

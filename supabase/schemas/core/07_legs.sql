@@ -642,7 +642,11 @@ begin
         ),
         query
       )
-      when not (question.is_partial and is_narrow) then
+      -- A scope with statistics of its own has fewer rows than the text index.
+      when not (
+        is_narrow
+        and (question.is_partial or (plan.settings).statistics is not null and question.is_optional)
+      ) then
         case when pass = 3 then coalesce(question.indexed_query, query) else query end
     end;
     ids := array(

@@ -342,6 +342,17 @@ begin
 end
 $$;
 
+-- Extension point: the settings of a search of named collections (null: all), or in a restricted
+-- scope, with statistics of these chunks, and the scope in which its words are read.
+create function knowledge_internal.with_statistics(
+  named text[], inout scope knowledge_internal.row_scope,
+  inout settings knowledge_internal.search_settings
+)
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+begin
+end
+$$;
+
 -- The plan of a filtered search with what a sample of the chunks shows of the rows that match.
 create function knowledge_internal.with_sample(plan knowledge_internal.search_plan)
 returns knowledge_internal.search_plan
@@ -496,6 +507,8 @@ declare
     num_nonnulls(given.viewer_id, given.viewer_groups, given.collections) > 0;
   named text[]; -- collections
   settings knowledge_internal.search_settings;
+  reading knowledge_internal.row_scope; -- of words
+  of_scope record;
   question knowledge_internal.question;
   plan knowledge_internal.search_plan;
 begin
@@ -513,7 +526,6 @@ begin
   if settings.text_weight = 0 and given.query_embedding is null and given.formulations is null then
     settings.text_weight := given.text_weight;
   end if;
-  plan.settings := settings;
   plan.pool := greatest(given.pool_size, given.match_count);
   plan.effort := knowledge_internal.vector_effort(plan.pool, settings.chunk_count);
   plan.match_threshold := given.match_threshold;
@@ -521,6 +533,13 @@ begin
     wanted, given.viewer_id, given.viewer_groups, given.public_only, required, seen_by,
     given.as_of
   );
+  reading := plan.scope;
+  if named is not null or reading.is_restricted then
+    of_scope := knowledge_internal.with_statistics(named, plan.scope, settings);
+    reading := of_scope.scope;
+    settings := of_scope.settings;
+  end if;
+  plan.settings := settings;
   plan.is_indexed := is_viewed or wanted.is_indexed is true or required.is_indexed is true;
   plan.is_filtered := is_viewed or (plan.scope).is_restricted or wanted.bounds_rows is true
     or wanted.excluded_collections is not null
@@ -572,7 +591,7 @@ begin
     continue when plan.questions[place].query_text is null;
     question := knowledge_internal.read_question(
       plan.questions[place].query_text, given.search_mode, given.prefix_last,
-      coalesce(plan.collections, wanted.collections, required.collections), plan.scope, settings,
+      coalesce(plan.collections, wanted.collections, required.collections), reading, settings,
       tried_plain
     );
     question.embedding := plan.questions[place].embedding;
