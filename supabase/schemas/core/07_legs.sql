@@ -92,7 +92,7 @@ create function knowledge_internal.has_many_neighbours(
 ) returns boolean
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
 begin
-  return similarity >= 0.2 or embedding::text !~ '[[,]-';
+  return similarity >= 0.2 or strpos(translate(embedding::text, '[', ','), ',-') = 0;
 end
 $$;
 
