@@ -778,10 +778,8 @@ begin
       select rated.*,
              rated.group_frequency = 0 and rated.role in ('word', 'whole')
                and (rated.lexeme ~ '\d' or rated.is_identifier) as is_absent,
-             case
-               when translate(ltrim(rated.compound, 'v'), '0123456789.,''', '') = ''
-                 then number_share
-               else whole_share
+             case when translate(ltrim(rated.compound, 'v'), '0123456789.,''', '') = ''
+               then number_share else whole_share
              end as of_whole,
              max(rated.idf) over same_compound as compound_idf,
              sum(rated.idf) filter (where rated.is_first_of_part and rated.group_frequency > 0)

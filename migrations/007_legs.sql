@@ -63,7 +63,8 @@ declare
   ] end;
 begin
   wanted := array[
-    set_config('hnsw.ef_search', wanted[1], true), set_config('hnsw.iterative_scan', wanted[2], true),
+    set_config('hnsw.ef_search', wanted[1], true),
+    set_config('hnsw.iterative_scan', wanted[2], true),
     set_config('hnsw.max_scan_tuples', wanted[3], true)
   ];
   return callers;
@@ -434,8 +435,8 @@ end
 $$;
 
 -- The text leg over the rows of vector_leg, for a question of which one word is enough and each has
--- one reading: the best candidates by BM25, best first. bm25 was written with the default k1 and b and
--- the mean length of that time: tf * (k1 + 1) / (tf + length factor) for each word. It orders the
+-- one reading: the best candidates by BM25, best first. bm25 was written with the default k1 and b
+-- and the mean length of that time: tf * (k1 + 1) / (tf + length factor) for each word. It orders the
 -- candidates; solved for tf, it gives their exact scores with the present k1, b and mean length.
 create function knowledge_internal.text_leg(
   question knowledge_internal.question, pool integer,

@@ -131,7 +131,7 @@ OTHERS = {
         "field_number",
         "place_order",
     },
-    "versions, dates and embeddings": {"check_document", "health_findings", "has_many_neighbours"},
+    "versions and dates": {"check_document", "health_findings"},
 }
 
 
