@@ -137,7 +137,7 @@ def test_a_caller_without_rights_on_a_table_gets_none(notes: Connection, connect
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         found(connect("anon"))
     for statement in (
-        "select * from public.search_notes_before('[1,0,0]')",
+        "select * from knowledge_internal_public.search_notes('[1,0,0]')",
         "select * from public.hybrid_search_knowledge_chunks(query_text => 'note')",
         "select * from knowledge_internal.adopted_hits('notes', '[1,0,0]', '{}')",
     ):
@@ -265,8 +265,10 @@ def test_a_drop_in_returns_no_row_that_the_old_function_hides(notes: Connection)
                 assert shown == []
                 continue
             old, new = (
-                sorted(notes.execute(f"select id from public.{name}{ASKED}".encode()).fetchall())
-                for name in ("search_notes_before", "search_notes")
+                sorted(
+                    notes.execute(f"select id from {name}.search_notes{ASKED}".encode()).fetchall()
+                )
+                for name in ("knowledge_internal_public", "public")
             )
             assert new == old, body
 
@@ -318,8 +320,8 @@ def test_calls_are_written_after_the_backfill_and_brought_back_by_a_removal(
     granted = "select has_function_privilege('authenticated', oid, 'execute') from pg_proc"
     granted += " where proname = 'adopted_hits_for_caller'"
     rights = notes.execute(granted.encode()).fetchone()
-    body = "select pg_get_functiondef(oid) from pg_proc where proname like 'search_notes%'"
-    body += " and pronamespace = 'public'::regnamespace order by proname"
+    body = "select pg_get_functiondef(oid) from pg_proc where proname = 'search_notes'"
+    body += " and pronamespace <> 'knowledge_internal'::regnamespace order by pronamespace"
     before = notes.execute(body.encode()).fetchall()
     written = run("adopt", "--calls", "notes", "--dsn", dsn)
     assert "can be replaced" in written.out

@@ -164,8 +164,10 @@ def compare(database: Database, call: "DropIn") -> None:
         key=_name("source", source.key),
     ).fetchall()
     old_function, new_function = (
-        database.install.composed(_ANSWERED, function=_name(*name), given=_arguments(call))
-        for name in ((function.before_schema, function.before), (function.schema, function.name))
+        database.install.composed(
+            _ANSWERED, function=sql.SQL(name.replace("%", "%%")), given=_arguments(call)
+        )
+        for name in (call.kept_name, function.as_sql)
     )
     call.asked = len(asked)
     values: list[dict[str, Any]] = [
@@ -184,10 +186,12 @@ def compare(database: Database, call: "DropIn") -> None:
                 given = json.dumps({**claims, "role": "authenticated"}) if claims else ""
                 database.connection.execute(_CLAIMS, [given])
                 if claims and "authenticated" in function.roles:
-                    database.execute(
-                        "grant execute on function {function} to authenticated",
-                        function=sql.SQL(call.kept),
-                    )
+                    for granted in (
+                        f"usage on schema {call.kept_schema}",
+                        f"execute on function {call.kept}",
+                    ):
+                        grant = f"grant {granted} to authenticated"
+                        database.connection.execute(grant.encode())
                     database.connection.execute("set local role authenticated")
                 before = rows(old_function)
                 now = rows(new_function)

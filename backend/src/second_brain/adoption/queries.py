@@ -106,27 +106,24 @@ class Source:
     """An adopted table: its columns, those that metadata has, and its key, with their types.
 
     In `carried`, the column that is the metadata has the type metadata, and those of enums enum.
-    `searched`: columns whose words are searched. `collection`: the one that all its rows are in;
-    `is_shared`: other documents are in it, too. `tables`: the columns of all tables, by name.
-    `document`: the column that the external keys of documents have; None for an expression.
+    `collection`: the one that all its rows are in; `is_shared`: other documents are in it, too.
+    `tables`: the columns of all tables, by name.
     """
 
     schema: str
     name: str
-    columns: Mapping[str, str]
-    carried: Mapping[str, str]
-    searched: Collection[str]
     key: str
     key_type: str
+    embedding: str | None
+    has_policies: bool
+    has_hnsw: bool
+    columns: Mapping[str, str]
+    carried: Mapping[str, str]
     adoption: str
     install: Install
     collection: str | None
     is_shared: bool
     tables: Mapping[str, Collection[str]]
-    document: str | None
-    embedding: str | None
-    has_policies: bool
-    has_hnsw: bool
 
     @property
     def vector(self) -> str | None:
@@ -364,11 +361,8 @@ class Query:
         names = {name_of(one) for one in bare.find_all(exp.Column)} | {
             f"${one.name}" for one in bare.find_all(exp.Parameter)
         }
-        columns = self.source.columns
-        is_own = names <= {*self.arguments, *columns} - {*self.asked}
-        other = {one for one in names & columns.keys() if columns[one] != "tsvector"}
-        is_match = _operator(bare) in ("@@", "@@@") or is_rank
-        return bool(self.asked) and is_match and not is_own and other <= {*self.source.searched}
+        is_own = names <= {*self.arguments, *self.source.columns} - {*self.asked}
+        return bool(self.asked) and not is_own and (_operator(bare) in ("@@", "@@@") or is_rank)
 
     @cached_property
     def key(self) -> exp.Expr:

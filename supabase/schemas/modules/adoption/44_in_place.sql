@@ -124,13 +124,19 @@ begin
 end
 $$;
 
--- Writes, for each place and each role that searches, the functions that say whether the role sees
--- the row with a key.
+-- Of more rows than these, a search does not read the keys of all that a role sees.
+create function knowledge_internal.most_seen_keys() returns integer
+language sql immutable security invoker set search_path = pg_catalog, pg_temp
+return 1000;
+
+-- Writes, for each place and each role that searches, the functions that return the keys which the
+-- role sees: the key that is given, or, given null, those of all rows, at most one more than
+-- most_seen_keys.
 -- A function cannot change its role, but it can be owned by the role: then the policies and grants
 -- of the role hold, current_user is the role, and what the policies call has the rights of the role
--- and no others. The search runs as the owner of the corpus and asks the function for each row. The
--- search_path is that with which sessions begin, as in a select of the role. The role could alter
--- its function to run as the search does: then the function sees no row.
+-- and no others. The search runs as the owner of the corpus. The search_path is that with which
+-- sessions begin, as in a select of the role. The role could alter its function to run as the search
+-- does: then the function sees no row.
 create function knowledge_internal.write_readers() returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -160,39 +166,40 @@ begin
      cross join unnest(knowledge_internal.searching_roles()) as role (name)
      where pg_has_role(current_user, role.name, 'usage')
   loop
-    execute format(
-      'create function knowledge_internal.%I(key text) returns boolean'
-      ' language sql stable security definer set search_path to %s'
-      ' return current_user = %L and exists (select from %s as source where source.%I = $1::%s)',
-      wanted.runs_as, session_path, wanted.role, wanted.source, wanted.key_column, wanted.key_type
-    );
-    execute format(
-      'revoke all on function knowledge_internal.%1$I from public;'
-      'grant execute on function knowledge_internal.%1$I to current_user;'
-      'grant create on schema knowledge_internal to %2$I;'
-      'alter function knowledge_internal.%1$I owner to %2$I;'
-      'revoke create on schema knowledge_internal from %2$I',
-      wanted.runs_as, wanted.role
-    );
     -- An error of a policy hides the row, and ends no search of other tables.
     execute format(
       $function$
-        create function knowledge_internal.%I(key text) returns boolean
+        create function knowledge_internal.%1$I(key text) returns text[]
+        language sql stable security definer set search_path to %2$s
+        return case
+          when current_user <> %3$L then '{}'
+          when $1 is null
+            then array(select source.%5$I::text from %4$s as source limit %7$s)
+          else array(select $1 from %4$s as source where source.%5$I = $1::%6$s)
+        end;
+
+        create function knowledge_internal.%8$I(key text) returns text[]
         language plpgsql stable security invoker cost 1000
         set search_path = pg_catalog, pg_temp as $body$
         begin
-          return knowledge_internal.%I(key);
+          return knowledge_internal.%1$I(key);
         exception when others then
           if left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
             raise; -- not of the policy
           end if;
-          return false;
+          return null;
         end
-        $body$
+        $body$;
+
+        revoke all on function knowledge_internal.%1$I, knowledge_internal.%8$I from public;
+        grant execute on function knowledge_internal.%1$I to current_user;
+        grant create on schema knowledge_internal to %3$I;
+        alter function knowledge_internal.%1$I owner to %3$I;
+        revoke create on schema knowledge_internal from %3$I
       $function$,
-      wanted.called_by, wanted.runs_as
+      wanted.runs_as, session_path, wanted.role, wanted.source, wanted.key_column, wanted.key_type,
+      knowledge_internal.most_seen_keys() + 1, wanted.called_by
     );
-    execute format('revoke all on function knowledge_internal.%I from public', wanted.called_by);
   end loop;
 end
 $$;

@@ -3,36 +3,46 @@
 -- Adds: function search_visible_knowledge_chunks, and let_search, which lets a role of the API call
 -- it. Locks nothing that exists.
 
--- A role sees the rows of the places that it can select, of tables with policies those for which
--- its function of the place (write_readers) says so.
+-- A role sees the rows of the places that it can select. Of a table with policies, these are the
+-- keys of all rows that it sees if they are few, else the function of the place (write_readers) says
+-- so of each row.
 create or replace function knowledge_internal.caller_condition(seen_by name, collections text[])
 returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  place record;
+  keys text[];
+  parts text[] := '{}';
 begin
-  return coalesce(
-    (
-      select '(' || string_agg(
-               format('chunk.place_id = %s', place.place_id) || case
-                 when place.has_policies then format(
-                   ' and knowledge_internal.%I(chunk.place_key)',
-                   knowledge_internal.reader_function(place.place_id, 'by', seen_by)
-                 )
-                 else '' end,
-               ' or ' order by place.place_id
-             ) || ')'
-        from knowledge_internal.readable_places(seen_by) as place
-       where place.fault is null
-         and (
-           collections is null
-           or exists (
-                select from public.knowledge_chunks as chunk
-                 where chunk.place_id = place.place_id
-                   and chunk.collection = any (collections)
-              )
-         )
-    ),
-    'false'
-  );
+  for place in
+    select readable.*,
+           knowledge_internal.reader_function(readable.place_id, 'by', seen_by) as reader
+      from knowledge_internal.readable_places(seen_by) as readable
+     where readable.fault is null
+       and (
+         collections is null
+         or exists (
+              select from public.knowledge_chunks as chunk
+               where chunk.place_id = readable.place_id and chunk.collection = any (collections)
+            )
+       )
+     order by readable.place_id
+  loop
+    keys := null;
+    if place.has_policies then
+      execute format('select knowledge_internal.%I(null)', place.reader) into keys;
+    end if;
+    parts := parts || concat_ws(
+      ' and ', format('chunk.place_id = %s', place.place_id),
+      case
+        when cardinality(keys) <= knowledge_internal.most_seen_keys()
+          then format('chunk.place_key = any (%L::text[])', keys)
+        when place.has_policies
+          then format('knowledge_internal.%I(chunk.place_key) <> ''{}''', place.reader)
+      end
+    );
+  end loop;
+  return coalesce('(' || nullif(array_to_string(parts, ' or '), '') || ')', 'false');
 end
 $$;
 
@@ -152,20 +162,16 @@ begin
 end
 $$;
 
--- search_visible_knowledge_chunks.
-create function knowledge_internal.search_visible(search jsonb)
-returns setof public.knowledge_search_hit
--- definer: a signed-in user may not read the tables of the search.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+-- The role of the API for which the caller searches; null for service_role and the owner, who find
+-- all rows. Raises 42501 for a role without let_search.
+create function knowledge_internal.searching_role() returns name
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  -- current_user is the owner of this function.
+  -- current_user is the owner of the function that calls this one.
   caller constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
-  given knowledge_internal.search_arguments;
 begin
   if pg_has_role(caller, 'service_role', 'usage') or pg_has_role(caller, current_user, 'usage') then
-    return query
-    select hit.* from knowledge_internal.search(knowledge_internal.given_arguments(search)) as hit;
-    return;
+    return null;
   end if;
   perform knowledge_internal.check_caller('hybrid_search_knowledge_chunks');
   if caller <> all (knowledge_internal.searching_roles()) then
@@ -173,12 +179,27 @@ begin
       using errcode = '42501',
             hint = 'As the owner: select knowledge_internal.let_search(name of the role).';
   end if;
+  return caller;
+end
+$$;
+
+-- search_visible_knowledge_chunks.
+create function knowledge_internal.search_visible(search jsonb)
+returns setof public.knowledge_search_hit
+-- definer: a signed-in user may not read the tables of the search.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  caller constant name := knowledge_internal.searching_role();
+  given knowledge_internal.search_arguments;
+begin
   given := knowledge_internal.given_arguments(search);
-  if num_nonnulls(given.viewer_id, given.viewer_groups) > 0 then
-    raise exception 'search has viewer_id or viewer_groups: the policies of the tables decide'
-      using errcode = '22023', hint = 'Leave them out.';
+  if caller is not null then
+    if num_nonnulls(given.viewer_id, given.viewer_groups) > 0 then
+      raise exception 'search has viewer_id or viewer_groups: the policies of the tables decide'
+        using errcode = '22023', hint = 'Leave them out.';
+    end if;
+    perform knowledge_internal.check_cost(given, caller = 'anon');
   end if;
-  perform knowledge_internal.check_cost(given, caller = 'anon');
   return query
   select hit.* from knowledge_internal.search(given, seen_by => caller) as hit;
 end
