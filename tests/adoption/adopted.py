@@ -54,7 +54,7 @@ def adopt(
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
     choices.setdefault("model", "m")
-    text = migration.render(proposed, migration.Choices(**choices), database.install)
+    text = migration.render(proposed, database.install, **choices)
     connection.execute(text.encode())
     return str(choices["name"])
 

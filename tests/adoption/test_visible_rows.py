@@ -8,6 +8,7 @@ from adopted import LARGE, VECTOR_INDEX, WORDS, Row, adopt, backfill, let_search
 from visible import (
     CHANGES,
     LEFT_OUT,
+    MOST_KEYS,
     POLICIES,
     USERS,
     adopt_notes,
@@ -59,6 +60,7 @@ def test_no_hit_is_a_row_that_select_does_not_show(
                 notes.execute(undo.encode())
                 change, (do, undo) = generator.choice([("", ("", "")), *CHANGES.items()])
                 notes.execute(do.encode())
+                notes.execute(MOST_KEYS.format(generator.choice((0, 1000))).encode())
                 claims(user, generator.choice(USERS), generator.choice("abcd"))
                 shown = visible(user, table_of(notes))
             given = question(generator)
@@ -80,7 +82,7 @@ def test_after_a_change_a_table_is_found_as_select_shows_it_and_others_as_before
 ) -> None:
     two.execute(CHANGES[change][0].encode())
     words, near = {"query_text": " ".join(WORDS)}, {"query_embedding": "[1,0,0]"}
-    for size in ("select", LARGE):
+    for size in (MOST_KEYS.format(0), MOST_KEYS.format(1000), LARGE):
         two.execute(size.encode())
         user = user_of(connect, "a")
         shown = set() if change in LEFT_OUT else visible(user, table_of(two))

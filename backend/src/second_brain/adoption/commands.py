@@ -152,9 +152,16 @@ def adopt(
             name = name or migration.default_name(proposed.table.name)
             searching = calls.searching(database, proposed.table.identifier.as_string(None))
             # Drop-ins find this table alone.
-            collection = collection or (name if searching else migration.Choices.collection)
-            choices = migration.Choices(name, collection, visibility, language, model)
-            _write(database, proposed, choices, into, run=apply)
+            text = migration.render(
+                proposed,
+                database.install,
+                name=name,
+                collection=collection or (name if searching else migration.COLLECTION),
+                visibility=visibility,
+                language=language,
+                model=model,
+            )
+            _write(database, proposed, name, text, into, run=apply)
             for function in searching:
                 typer.echo(f"searches it: {function}", err=True)
             if searching:
@@ -168,7 +175,8 @@ def adopt(
 def _write(
     database: Database,
     proposed: proposal.Proposal,
-    choices: migration.Choices,
+    name: str,
+    text: str,
     into: Path,
     *,
     run: bool,
@@ -182,23 +190,22 @@ def _write(
         typer.echo(f"rows       {proposed.rows}", err=True)
     for warning in proposed.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    text = migration.render(proposed, choices, database.install)
     schema = database.install.schema
     more = schema_option(schema)
-    is_adopted = choices.name in [one.name for one in carrying.listed(database)]
+    is_adopted = name in [one.name for one in carrying.listed(database)]
     if run:
         with database.connection.transaction():
             database.connection.execute(text.encode())
-        typer.echo(f"Adopted {proposed.table} as {choices.name}.")
+        typer.echo(f"Adopted {proposed.table} as {name}.")
     else:
-        file, is_new = _write_file(into, text, migration.file_name(choices.name, schema))
+        file, is_new = _write_file(into, text, migration.file_name(name, schema))
         if is_new and (Path(file).parent.parent / "schemas").is_dir():
             typer.echo(
                 "note: this project has declarative schemas: copy `create view` and `create "
                 "trigger` of this file into supabase/schemas, else the next diff drops them",
                 err=True,
             )
-    then = f"--check {choices.name} --repair" if is_adopted else f"--backfill {choices.name}"
+    then = f"--check {name} --repair" if is_adopted else f"--backfill {name}"
     typer.echo(f"Then: second-brain adopt {then}{more}", err=True)
 
 

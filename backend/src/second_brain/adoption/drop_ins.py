@@ -414,10 +414,9 @@ class DropIn:
         for statement in queries.parts_of(declared[1]) if declared else ():
             names |= {word.lower() for word in statement.split()[:1]}
         returned = queries.statements(body, function.language)
-        columns = {name for table in self.source.tables.values() for name in table}
         is_executed = False
         for start, end, text in reversed(returned):
-            inner = queries.executed(text, [name for name, _, _ in function.arguments], columns)
+            inner = queries.executed(text, [name for name, _, _ in function.arguments])
             is_executed = is_executed or inner is not None
             query = Query(inner or text, self.source, names, asked)
             self.queries.append(query)

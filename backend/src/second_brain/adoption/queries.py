@@ -172,7 +172,7 @@ def parts_of(body: str) -> list[str]:
     return [one[0] for one in _STATEMENT.finditer(body)]
 
 
-def executed(text: str, arguments: Sequence[str], columns: Collection[str]) -> str | None:
+def executed(text: str, arguments: Sequence[str]) -> str | None:
     """Return the query of `execute` with the values of `using`; None for another statement.
 
     It saw no names of the function, so arguments are their places there.
@@ -186,11 +186,10 @@ def executed(text: str, arguments: Sequence[str], columns: Collection[str]) -> s
     (query,) = parsed(one[1].replace("''", "'"))
     given = parsed(f"select {one[2] or 'null'}")[0]
     for name in list(given.find_all(exp.Column)):
-        if name_of(name) in arguments:
-            number = exp.Literal.number(arguments.index(name_of(name)) + 1)
-            name.replace(exp.Parameter(this=number))
-        elif name_of(name) in columns:
-            raise Unknown(f"its variable {name_of(name)} is named as a column")
+        if name_of(name) not in arguments:
+            raise Unknown(f"its query has the variable {name_of(name)}")
+        number = exp.Literal.number(arguments.index(name_of(name)) + 1)
+        name.replace(exp.Parameter(this=number))
     using = given.expressions
     for place in list(query.find_all(exp.Parameter)):
         if not place.name.isdigit() or int(place.name) > len(using):

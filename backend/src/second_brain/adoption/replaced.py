@@ -68,10 +68,9 @@ def undo(database: Database, name: str) -> list[str]:
             f"drop function {signature}",
         )
     ]
-    if statements:
-        if all(adoption == name for *_, adoption, _ in found):
-            statements += [f"drop schema {one}" for one in sorted({row[0] for row in found})]
-            statements += [statement for (statement,) in database.execute(_REVOKED).fetchall()]
+    if statements and all(adoption == name for *_, adoption, _ in found):
+        statements += [f"drop schema {one}" for one in sorted({row[0] for row in found})]
+        statements += [statement for (statement,) in database.execute(_REVOKED).fetchall()]
     return statements
 
 

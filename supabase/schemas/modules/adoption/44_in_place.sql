@@ -111,8 +111,8 @@ begin
 end
 $$;
 
--- The name of a function of a place for a role of the API: as, it runs as the role; by, it is
--- called for the role.
+-- The name of a function of a place for a role of the API: as and of run as the role; by is called
+-- for the role.
 create function knowledge_internal.reader_function(place integer, word text, api_role name)
 returns name
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -129,9 +129,8 @@ create function knowledge_internal.most_seen_keys() returns integer
 language sql immutable security invoker set search_path = pg_catalog, pg_temp
 return 1000;
 
--- Writes, for each place and each role that searches, the functions that return the keys which the
--- role sees: the key that is given, or, given null, those of all rows, at most one more than
--- most_seen_keys.
+-- Writes, for each place and each role that searches, the functions that say whether the role sees
+-- the row with a key, and which keys it sees, at most one more than most_seen_keys.
 -- A function cannot change its role, but it can be owned by the role: then the policies and grants
 -- of the role hold, current_user is the role, and what the policies call has the rights of the role
 -- and no others. The search runs as the owner of the corpus. The search_path is that with which
@@ -151,13 +150,14 @@ begin
     select function.oid
       from pg_catalog.pg_proc as function
      where function.pronamespace = 'knowledge_internal'::regnamespace
-       and function.proname ~ '^seen_[0-9]+_(as|by)_'
+       and function.proname ~ '^seen_[0-9]+_(as|of|by)_'
   loop
     execute format('drop function %s', old);
   end loop;
   for wanted in
     select role.name as role, place.source, place.key_column, place.key_type,
            knowledge_internal.reader_function(place.place_id, 'as', role.name) as runs_as,
+           knowledge_internal.reader_function(place.place_id, 'of', role.name) as keys_of,
            knowledge_internal.reader_function(place.place_id, 'by', role.name) as called_by
       from public.knowledge_adoptions as place
       -- The table, or its key, can be gone.
@@ -169,16 +169,18 @@ begin
     -- An error of a policy hides the row, and ends no search of other tables.
     execute format(
       $function$
-        create function knowledge_internal.%1$I(key text) returns text[]
-        language sql stable security definer set search_path to %2$s
-        return case
-          when current_user <> %3$L then '{}'
-          when $1 is null
-            then array(select source.%5$I::text from %4$s as source limit %7$s)
-          else array(select $1 from %4$s as source where source.%5$I = $1::%6$s)
-        end;
+        create function knowledge_internal.%1$I(key text) returns boolean
+        language sql stable security definer set search_path to %3$s
+        return current_user = %4$L
+          and exists (select from %5$s as source where source.%6$I = $1::%7$s);
 
-        create function knowledge_internal.%8$I(key text) returns text[]
+        create function knowledge_internal.%2$I() returns text[]
+        language sql stable security definer set search_path to %3$s
+        return array(
+          select source.%6$I::text from %5$s as source where current_user = %4$L limit %8$s
+        );
+
+        create function knowledge_internal.%9$I(key text) returns boolean
         language plpgsql stable security invoker cost 1000
         set search_path = pg_catalog, pg_temp as $body$
         begin
@@ -187,18 +189,20 @@ begin
           if left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
             raise; -- not of the policy
           end if;
-          return null;
+          return false;
         end
         $body$;
 
-        revoke all on function knowledge_internal.%1$I, knowledge_internal.%8$I from public;
-        grant execute on function knowledge_internal.%1$I to current_user;
-        grant create on schema knowledge_internal to %3$I;
-        alter function knowledge_internal.%1$I owner to %3$I;
-        revoke create on schema knowledge_internal from %3$I
+        revoke all on function
+          knowledge_internal.%1$I, knowledge_internal.%2$I, knowledge_internal.%9$I from public;
+        grant execute on function knowledge_internal.%1$I, knowledge_internal.%2$I to current_user;
+        grant create on schema knowledge_internal to %4$I;
+        alter function knowledge_internal.%1$I owner to %4$I;
+        alter function knowledge_internal.%2$I owner to %4$I;
+        revoke create on schema knowledge_internal from %4$I
       $function$,
-      wanted.runs_as, session_path, wanted.role, wanted.source, wanted.key_column, wanted.key_type,
-      knowledge_internal.most_seen_keys() + 1, wanted.called_by
+      wanted.runs_as, wanted.keys_of, session_path, wanted.role, wanted.source, wanted.key_column,
+      wanted.key_type, knowledge_internal.most_seen_keys() + 1, wanted.called_by
     );
   end loop;
 end
