@@ -59,7 +59,7 @@ def adopt(
     return str(choices["name"])
 
 
-def backfill(connection: Connection, name: str = "documents", **options: Any) -> carrying.Backfill:
+def backfill(connection: Connection, name: str = "documents", **options: Any) -> int:
     return carrying.backfill(Database(connection), name, **options)
 
 

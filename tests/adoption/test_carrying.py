@@ -27,7 +27,7 @@ def source(database: Connection) -> Connection:
 
 def test_a_backfill_makes_a_document_of_each_row(source: Connection) -> None:
     done = backfill(source)
-    assert done.stored == 3
+    assert done == 3
     found = documents(source)
     keys = found["documents/1"]
     assert keys["title"] == "Keys"
@@ -276,7 +276,7 @@ def test_a_backfill_lists_wrong_rows_and_ends(database: Connection) -> None:
     )
     adopt(database)
     done = backfill(database, batch_size=7)
-    assert done.stored == 20
+    assert done == 20
     assert set(reasons(database).values()) == {"content is null"}
     assert compare(database).differences == 0
 

@@ -124,7 +124,7 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
     """
     with needed("sqlglot", "adoption"):
         from second_brain.adoption import drop_ins
-    adoption = carrying.mapped(database, name)
+    adoption = carrying.named(database, name)
     missing = next(carrying.pages(database, name, 1000, only_missing=True), [])
     known = [one.key for one in carrying.problems(database, name)]
     if any(key not in known for key in missing):

@@ -224,11 +224,8 @@ def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
 def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run: bool) -> None:
     if undo:
         statements = replaced.undo(database, name)
-        if run:
-            carrying.run(database, statements)
-            typer.echo(f"{name}: {number(len(statements), 'statement')} run.")
-        else:
-            typer.echo(_transaction(statements))
+        done = f"{name}: {number(len(statements), 'statement')} run."
+        _run_or_print(database, statements, done if run else None)
         return
     found = calls.keep(database, name, run=run)
     for one in found:
@@ -274,7 +271,7 @@ def _each(database: Database, name: str | None, act: Callable[[str], bool | None
 
 def _chosen(database: Database, name: str | None) -> Sequence[str]:
     if name is not None:
-        return [carrying.named(database, name).name]
+        return [carrying.named(database, name, needs_view=False).name]
     found = carrying.listed(database)
     if not found:
         raise ConfigurationError(
@@ -287,7 +284,7 @@ def _chosen(database: Database, name: str | None) -> Sequence[str]:
 def _backfill(database: Database, name: str, batch_size: int) -> None:
     with showing_progress() as on_progress:
         done = carrying.backfill(database, name, batch_size=batch_size, on_progress=on_progress)
-    typer.echo(f"{name}: {number(done.stored, 'row')} carried over.")
+    typer.echo(f"{name}: {number(done, 'row')} carried over.")
     _print_problems(name, carrying.problems(database, name))
 
 
@@ -341,13 +338,13 @@ def _shown(key: carrying.Key) -> str:
 
 
 def _remove(database: Database, name: str, *, run: bool) -> None:
-    statements = carrying.removal(database, name)
-    if not run:
-        typer.echo(_transaction(statements))
-        return
-    carrying.run(database, statements)
-    typer.echo(f"Removed the adoption {name}.")
+    done = f"Removed the adoption {name}."
+    _run_or_print(database, carrying.removal(database, name), done if run else None)
 
 
-def _transaction(statements: Sequence[str]) -> str:
-    return "begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;"
+def _run_or_print(database: Database, statements: Sequence[str], done: str | None) -> None:
+    if done is None:
+        done = "begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;"
+    else:
+        carrying.run(database, statements)
+    typer.echo(done)
