@@ -43,16 +43,16 @@ def test_a_table_is_adopted_by_a_migration(adopt: Adopt, source: str, tmp_path: 
     query(source, file.read_text())
     assert "documents: 2 rows carried over." in adopt("--backfill", "documents").out
     assert "2 rows compared, 0 differences" in adopt("--check").out
+    adopt("--remove", "documents", "--apply")
+    assert "no table is adopted" in adopt("--check", code=1).err
 
 
 @pytest.mark.usefixtures("source")
-def test_a_model_is_required_for_the_embeddings_of_the_table(adopt: Adopt) -> None:
+def test_a_model_is_required_for_the_embeddings_of_the_table_alone(
+    adopt: Adopt,
+) -> None:
     assert "--model is not given" in adopt("public.documents", code=1).err
     assert "--model" not in adopt("public.documents", "--embed").err
-
-
-@pytest.mark.usefixtures("source")
-def test_a_model_that_is_not_used_is_a_warning(adopt: Adopt) -> None:
     assert "--model is not used" not in adopt(*DOCUMENTS).err
     assert "warning: --model is not used" in adopt(*DOCUMENTS, "--embed").err
 
@@ -63,15 +63,6 @@ def test_a_row_that_is_not_carried_over_is_named_with_status_1(adopt: Adopt, sou
     adopt("--backfill")
     for more in ([], ["--repair"]):
         assert "  2: content is null" in adopt("--check", *more, code=1).out
-
-
-def test_a_removed_adoption_is_gone(adopt: Adopt, source: str) -> None:
-    adopt(*APPLIED)
-    adopt("--backfill")
-    adopt("--remove", "documents", "--apply")
-    assert query(source, "select from public.knowledge_documents") == []
-    query(source, "insert into public.documents (content) values ('No trigger.')")
-    assert "no table is adopted" in adopt("--check", code=1).err
 
 
 @pytest.mark.parametrize(

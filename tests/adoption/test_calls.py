@@ -164,15 +164,6 @@ def test_a_direct_call_of_the_search_shows_no_key_score_or_place_of_a_hidden_row
         assert anna.execute(hits, ["secrets", embedding, search]).fetchall() == []
 
 
-def test_a_definer_keeps_the_condition_on_its_caller(notes: Connection, connect: Connect) -> None:
-    call = kept(notes, "security definer", "where notes.owner = auth.uid() and status = 'done'")
-    assert call.undecided == []
-    assert found(connect("authenticated", uid=ANNA)) == [40]
-    assert found(connect("anon")) == []
-    notes.execute("update public.notes set status = 'open' where id < 40")
-    assert found(connect("authenticated", uid=BERT)) == []
-
-
 BY_DISTANCE = "order by n.embedding operator(extensions.<=>) query_embedding"
 NEAR = f"select n.id from public.notes n {BY_DISTANCE}"
 OF_HITS = "select notes.* from hits join public.notes on notes.id = hits.id"

@@ -100,20 +100,6 @@ def test_after_a_change_a_table_is_found_as_select_shows_it_and_others_as_before
             assert search(two, **asked)
 
 
-def test_a_user_finds_all_rows_that_select_shows(notes: Connection, connect: Connect) -> None:
-    notes.execute(f"create policy visible on public.notes {POLICIES['claim']}".encode())
-    user = connect("authenticated")
-    for tenant in "abc":
-        claims(user, USERS[0], tenant)
-        found = search(
-            user, query_text=" ".join(WORDS), query_embedding="[1,0,0]", match_count=200,
-            pool_size=200,
-        )  # fmt: skip
-        shown = visible(user)
-        assert len(shown) > 0
-        assert keys(found) == shown if len(shown) < 200 else len(found) >= 200
-
-
 def test_the_owner_and_service_role_find_every_row_and_others_only_what_they_may(
     notes: Connection, connect: Connect
 ) -> None:
@@ -137,15 +123,6 @@ def test_a_visitor_finds_what_anon_may_select(notes: Connection, connect: Connec
     found = search(visitor, query_text=" ".join(WORDS), match_count=50, pool_size=100)
     assert keys(found) == visible(visitor)
     assert found
-
-
-def test_a_table_that_roles_may_not_select_is_hidden(notes: Connection, connect: Connect) -> None:
-    notes.execute("create policy visible on public.notes to authenticated using (true)")
-    user = user_of(connect, "a")
-    assert search(user, query_text="harbour")
-    notes.execute("revoke select on public.notes from authenticated")
-    notes.execute("grant select (id) on public.notes to authenticated")
-    assert search(user, query_text="harbour") == []
 
 
 @pytest.mark.parametrize(
@@ -214,20 +191,6 @@ def two(notes: Connection) -> Connection:
     backfill(notes, "faq")
     notes.execute(f"create policy visible on public.notes {POLICIES['claim']}".encode())
     return notes
-
-
-def test_each_table_is_under_its_own_policies(two: Connection, connect: Connect) -> None:
-    user = user_of(connect, "c")
-    shown = visible(user)
-    hits = search(user, query_text="harbour", query_embedding="[1,0,0]", match_count=200)
-    ids = [hit["source_row"]["key"]["id"] for hit in hits]
-    assert "a" in ids
-    assert "b" not in ids
-    assert {one for one in ids if one != "a"} <= shown
-    hits = search(user, query_text="harbour", collections=["faq"])
-    assert [hit["content"] for hit in hits] == ["harbour fee"]
-    two.execute("drop table public.faq cascade")
-    assert keys(search(user, query_text="harbour")) <= shown
 
 
 def test_doctor_and_uninstall_have_no_remark_about_readers(notes: Connection) -> None:
