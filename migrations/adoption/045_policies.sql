@@ -105,18 +105,27 @@ end
 $$;
 
 -- Lets a role of the API, such as authenticated, call search_visible_knowledge_chunks, or
--- (for_drop_ins) search through drop-ins alone. Warns of each table that is not searched for the
--- role. Raises 42501 if the caller is not a member of the role, which is to own its functions.
+-- (for_drop_ins) search through drop-ins alone, as also service_role may. Warns of each table that
+-- is not searched for the role. Raises 42501 if the caller is not a member of the role, which is to own its functions.
 create function knowledge_internal.let_search(api_role name, for_drop_ins boolean default false)
 returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
   problem text;
-begin
-  if not exists (
+  is_bound constant boolean := exists (
     select from pg_catalog.pg_roles as role
      where role.rolname = api_role and not role.rolsuper and not role.rolbypassrls
-  ) then
+  );
+begin
+  if for_drop_ins then
+    execute format(
+      'grant usage on schema knowledge_internal to %1$I;'
+      'grant execute on function knowledge_internal.adopted_hits_for_caller to %1$I', api_role
+    );
+    if not is_bound then
+      return;
+    end if;
+  elsif not is_bound then
     raise exception 'api_role must be a role that is under row level security, not %',
                     coalesce(api_role::text, 'null')
       using errcode = '22023', hint = 'Name the role of the API, such as authenticated.';
@@ -135,11 +144,7 @@ begin
               hint = format('As a superuser: grant %I to %I', api_role, current_user);
     end;
   end if;
-  if for_drop_ins then
-    execute format(
-      'grant execute on function knowledge_internal.adopted_hits_for_caller to %I', api_role
-    );
-  else
+  if not for_drop_ins then
     execute format(
       'grant execute on function public.search_visible_knowledge_chunks,'
       ' knowledge_internal.search_visible to %I', api_role
@@ -150,6 +155,28 @@ begin
   loop
     raise warning '%', problem;
   end loop;
+end
+$$;
+
+-- Takes the rights back that let_search gave for drop-ins.
+create function knowledge_internal.end_drop_ins() returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  api_role regrole;
+begin
+  for api_role in
+    select granted.grantee
+      from pg_catalog.pg_proc as function
+     cross join lateral aclexplode(function.proacl) as granted
+     where function.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
+       and granted.grantee <> function.proowner
+  loop
+    execute format(
+      'revoke execute on function knowledge_internal.adopted_hits_for_caller from %1$s;'
+      'revoke usage on schema knowledge_internal from %1$s', api_role
+    );
+  end loop;
+  perform knowledge_internal.write_readers();
 end
 $$;
 

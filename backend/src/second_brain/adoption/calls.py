@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _QUESTIONS = 20
 _ROWS = 10  # that a comparison asks for
 
-# The functions of exposed schemas that search a table and are no drop-ins: they have an embedding
-# as an argument, or search by words or distances, and name the table.
+# The functions that search a table and are no drop-ins: they have an embedding as an argument, or
+# search by words or distances, and name the table.
 _SEARCHING = """
 select proc.oid::regprocedure::text
   from pg_catalog.pg_proc as proc
@@ -37,10 +37,9 @@ select proc.oid::regprocedure::text
  where proc.prokind = 'f'
    and language.lanname in ('sql', 'plpgsql')
    and namespace.nspname not in ('pg_catalog', 'information_schema', 'extensions')
-   -- Those of this package, and drop-ins; a quoted name can contain anything.
-   and strpos(regexp_replace(body.code, '"[^"]*"', '', 'g'), %(internals)s) = 0
-   and coalesce(pg_catalog.obj_description(proc.oid, 'pg_proc'), '')
-         !~ '^Was .* before the adoption '
+   -- Those of this package, drop-ins, and what they replaced; a quoted name can contain anything.
+   and not starts_with(namespace.nspname, %(internals)s)
+   and strpos(regexp_replace(body.code, '"[^"]*"', '', 'g'), %(internals)s || '.') = 0
    and not exists (
          select
            from pg_catalog.pg_depend as dependency
@@ -48,17 +47,6 @@ select proc.oid::regprocedure::text
             and dependency.objid = proc.oid
             and dependency.deptype = 'e'
        )
-   and (
-     not exists (
-       select from pg_catalog.pg_roles as role where role.rolname in ('anon', 'authenticated')
-     )
-     or exists (
-          select
-            from pg_catalog.pg_roles as role
-           where role.rolname in ('anon', 'authenticated', 'service_role')
-             and has_schema_privilege(role.oid, namespace.oid, 'usage')
-        )
-   )
    and (
      body.code ~* '@@|ts_rank|<=>|<#>|<->'
      or exists (
@@ -112,7 +100,7 @@ _CLAIMS = "select set_config('request.jwt.claims', %s, true)"
 
 def searching(database: Database, source: str) -> list[str]:
     """List the functions that search a table and are no drop-ins."""
-    given = {"source": source, "internals": f"{database.install.internals}."}
+    given = {"source": source, "internals": database.install.internals}
     return [name for (name,) in database.execute(_SEARCHING, given).fetchall()]
 
 

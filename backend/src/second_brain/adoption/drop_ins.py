@@ -533,16 +533,10 @@ class DropIn:
             f"comment on function {kept} is {literal(was)}",
             f"{header}\nAS {mark}{body}{mark}",
         ]
-        for role in function.roles:
-            if role != "service_role":
-                statements.append(
-                    f"select {internals}.let_search({literal(role)}, for_drop_ins => true)"
-                )
-            statements.append(f"grant usage on schema {internals} to {role}")
-            statements.append(
-                f"grant execute on function {internals}.adopted_hits_for_caller to {role}"
-            )
-        return statements
+        return statements + [
+            f"select {internals}.let_search({literal(role)}, for_drop_ins => true)"
+            for role in function.roles
+        ]
 
 
 def write(database: Database, signature: str, source: Source) -> DropIn:

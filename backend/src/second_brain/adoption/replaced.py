@@ -35,21 +35,6 @@ select quote_ident(namespace.nspname), pg_catalog.pg_get_functiondef(proc.oid),
        )
  order by proc.oid
 """
-_REVOKED = """
-select format(revoked.sql, granted.grantee::regrole, proc.pronamespace::regnamespace)
-  from pg_catalog.pg_proc as proc
- cross join lateral aclexplode(proc.proacl) as granted
-  join pg_catalog.pg_roles as role on role.oid = granted.grantee
- cross join (
-         values
-           ('revoke execute on function knowledge_internal.adopted_hits_for_caller from %s'),
-           ('revoke usage on schema %2$s from %1$s')
-       ) as revoked (sql)
- where proc.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
-   and role.rolname in ('anon', 'authenticated', 'service_role')
-union all
-select 'select knowledge_internal.write_readers()'
-"""
 
 
 def undo(database: Database, name: str) -> list[str]:
@@ -70,7 +55,7 @@ def undo(database: Database, name: str) -> list[str]:
     ]
     if statements and all(adoption == name for *_, adoption, _ in found):
         statements += [f"drop schema {one}" for one in sorted({row[0] for row in found})]
-        statements += [statement for (statement,) in database.execute(_REVOKED).fetchall()]
+        statements.append(f"select {database.install.internals}.end_drop_ins()")
     return statements
 
 

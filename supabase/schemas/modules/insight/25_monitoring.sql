@@ -95,7 +95,7 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
    where index.leg is not null
      and index.is_valid
      and index.scans = 0
-     and index.bytes >= 10 * 8192 -- not empty: the tables of adoptions have their own
+     and index.bytes > 2 * 8192 -- not empty: adopted tables have indexes of their own
      and chunks.total >= knowledge_internal.few_rows()
   having count(*) > 0
 
