@@ -83,13 +83,8 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
    where not index.is_valid
 
    union all
-  select case
-           -- Else no search was made, as after a backfill.
-           when exists (select from index as other where other.leg is not null and other.scans > 0)
-             then 'warning'
-           else 'info'
-         end,
-         'indexes', format('%s never used', string_agg(index.name, ', ' order by index.name)),
+  select 'warning', 'indexes',
+         format('%s never used', string_agg(index.name, ', ' order by index.name)),
          'If there were searches, run: analyze public.knowledge_chunks'
     from index
    cross join chunks
@@ -98,6 +93,8 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
      and index.scans = 0
      and index.bytes > 2 * 8192 -- not empty: adopted tables have indexes of their own
      and chunks.total >= knowledge_internal.few_rows()
+     -- Else nobody has searched yet.
+     and exists (select from index as other where other.leg is not null and other.scans > 0)
   having count(*) > 0
 
    union all
