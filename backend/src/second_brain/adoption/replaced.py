@@ -55,7 +55,7 @@ def undo(database: Database, name: str) -> list[str]:
     ]
     if statements and all(adoption == name for *_, adoption, _ in found):
         statements += [f"drop schema {one}" for one in sorted({row[0] for row in found})]
-        statements.append(f"select {database.install.internals}.end_drop_ins()")
+        statements.append(f"select {database.install.internals}.end_drop_in_searches()")
     return statements
 
 
