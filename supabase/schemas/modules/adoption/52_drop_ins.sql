@@ -131,7 +131,8 @@ begin
     );
   end if;
   return query
-  select hit.* from knowledge_internal.adopted_hits(adoption_name, embedding, search, caller) as hit;
+  select hit.*
+    from knowledge_internal.adopted_hits(adoption_name, embedding, search, caller) as hit;
 end
 $$;
 
