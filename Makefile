@@ -104,8 +104,8 @@ stores: .venv-stores/.installed ## install LangChain's and LlamaIndex's stores i
 	.venv-stores/bin/pip install --quiet --disable-pip-version-check --requirement tools/stores.txt
 	@touch $@
 
-test-layouts: $(INSTALLED) stores ## the tests of `adopt --from` on tables that these packages write
-	$(BIN)/pytest tests/adoption -k layouts
+test-layouts: $(INSTALLED) stores ## compare the recorded tables with those that these packages create
+	$(BIN)/pytest tests/adoption/test_layouts.py
 
 ci: ## what .ci/run runs: lint and test, with the Supabase CLI where npm can install it
 	if command -v npm >/dev/null; then $(MAKE) cli; fi

@@ -54,12 +54,12 @@ def adopt(
     )
     choices.setdefault("name", migration.default_name(proposed.table.name))
     choices.setdefault("model", "m")
-    text = migration.render(proposed, migration.Choices(**choices), database.install)
+    text = migration.render(proposed, database.install, **choices)
     connection.execute(text.encode())
     return str(choices["name"])
 
 
-def backfill(connection: Connection, name: str = "documents", **options: Any) -> carrying.Backfill:
+def backfill(connection: Connection, name: str = "documents", **options: Any) -> int:
     return carrying.backfill(Database(connection), name, **options)
 
 

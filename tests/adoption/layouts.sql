@@ -1,7 +1,7 @@
 -- The tables of known layouts, for embeddings of three dimensions. The guide's and
 -- SupabaseVectorStore's as their documentation creates them; the others as the packages created
 -- them (langchain-postgres 0.0.19, llama-index-vector-stores-postgres 0.9.0), without indexes.
--- test_layouts_of_packages.py compares the columns with the packages that are installed.
+-- test_layouts.py compares them with what the packages of `make stores` create.
 
 create table public.guide (
   id bigint primary key generated always as identity,

@@ -43,16 +43,16 @@ def test_a_table_is_adopted_by_a_migration(adopt: Adopt, source: str, tmp_path: 
     query(source, file.read_text())
     assert "documents: 2 rows carried over." in adopt("--backfill", "documents").out
     assert "2 rows compared, 0 differences" in adopt("--check").out
+    adopt("--remove", "documents", "--apply")
+    assert "no table is adopted" in adopt("--check", code=1).err
 
 
 @pytest.mark.usefixtures("source")
-def test_a_model_is_required_for_the_embeddings_of_the_table(adopt: Adopt) -> None:
+def test_a_model_is_required_for_the_embeddings_of_the_table_alone(
+    adopt: Adopt,
+) -> None:
     assert "--model is not given" in adopt("public.documents", code=1).err
     assert "--model" not in adopt("public.documents", "--embed").err
-
-
-@pytest.mark.usefixtures("source")
-def test_a_model_that_is_not_used_is_a_warning(adopt: Adopt) -> None:
     assert "--model is not used" not in adopt(*DOCUMENTS).err
     assert "warning: --model is not used" in adopt(*DOCUMENTS, "--embed").err
 
@@ -63,15 +63,6 @@ def test_a_row_that_is_not_carried_over_is_named_with_status_1(adopt: Adopt, sou
     adopt("--backfill")
     for more in ([], ["--repair"]):
         assert "  2: content is null" in adopt("--check", *more, code=1).out
-
-
-def test_a_removed_adoption_is_gone(adopt: Adopt, source: str) -> None:
-    adopt(*APPLIED)
-    adopt("--backfill")
-    adopt("--remove", "documents", "--apply")
-    assert query(source, "select from public.knowledge_documents") == []
-    query(source, "insert into public.documents (content) values ('No trigger.')")
-    assert "no table is adopted" in adopt("--check", code=1).err
 
 
 @pytest.mark.parametrize(
@@ -214,27 +205,13 @@ def test_the_hints_can_be_followed_as_they_stand(adopt: Adopt, source: str) -> N
         adopt(table, "--apply")
 
 
-PART = "(id int primary key, content text)"
-
-
-@pytest.mark.parametrize(
-    ("created", "others"),
-    [
-        (
-            f"create table public.part {PART} partition by list (id);"
-            " create table public.part_1 partition of public.part for values in (1)",
-            "its parent table",
-        ),
-        (
-            f"create table public.part_1 {PART};"
-            " create table public.child () inherits (public.part_1)",
-            "its child tables",
-        ),
-    ],
-)
-def test_rows_written_through_another_table_are_a_warning(
-    adopt: Adopt, dsn: str, created: str, others: str
+def test_rows_of_a_partition_that_are_written_elsewhere_are_a_warning(
+    adopt: Adopt, dsn: str
 ) -> None:
-    query(dsn, created)
+    query(
+        dsn,
+        "create table public.part (id int primary key, content text) partition by list (id)",
+        "create table public.part_1 partition of public.part for values in (1)",
+    )
     done = adopt("public.part_1", "--embed")
-    assert f"written through {others} are not followed" in done.err
+    assert "written through its parent table are not followed" in done.err

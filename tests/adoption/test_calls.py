@@ -137,7 +137,7 @@ def test_a_caller_without_rights_on_a_table_gets_none(notes: Connection, connect
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         found(connect("anon"))
     for statement in (
-        "select * from public.search_notes_before('[1,0,0]')",
+        "select * from knowledge_internal_public.search_notes('[1,0,0]')",
         "select * from public.hybrid_search_knowledge_chunks(query_text => 'note')",
         "select * from knowledge_internal.adopted_hits('notes', '[1,0,0]', '{}')",
     ):
@@ -162,15 +162,6 @@ def test_a_direct_call_of_the_search_shows_no_key_score_or_place_of_a_hidden_row
     for embedding in (None, "[1,0,0]"):
         assert anna.execute(hits, ["notes", embedding, search]).fetchall() == [("40", 1)]
         assert anna.execute(hits, ["secrets", embedding, search]).fetchall() == []
-
-
-def test_a_definer_keeps_the_condition_on_its_caller(notes: Connection, connect: Connect) -> None:
-    call = kept(notes, "security definer", "where notes.owner = auth.uid() and status = 'done'")
-    assert call.undecided == []
-    assert found(connect("authenticated", uid=ANNA)) == [40]
-    assert found(connect("anon")) == []
-    notes.execute("update public.notes set status = 'open' where id < 40")
-    assert found(connect("authenticated", uid=BERT)) == []
 
 
 BY_DISTANCE = "order by n.embedding operator(extensions.<=>) query_embedding"
@@ -265,10 +256,54 @@ def test_a_drop_in_returns_no_row_that_the_old_function_hides(notes: Connection)
                 assert shown == []
                 continue
             old, new = (
-                sorted(notes.execute(f"select id from public.{name}{ASKED}".encode()).fetchall())
-                for name in ("search_notes_before", "search_notes")
+                sorted(
+                    notes.execute(f"select id from {name}.search_notes{ASKED}".encode()).fetchall()
+                )
+                for name in ("knowledge_internal_public", "public")
             )
             assert new == old, body
+
+
+MANY = list(range(1001))
+# Conditions of a drop-in, and the values of the filters that are made of them.
+FILTERS: tuple[tuple[dict[str, object] | None, list[object]], ...] = (
+    ({"op": "in", "value": 7}, [[7]]),
+    ({"op": "in", "value": ["a", None, "b"]}, [["a", "b"]]),
+    ({"op": "in", "value": None}, [[]]),
+    ({"op": "in", "value": "7", "is_text": True}, [["7", 7]]),
+    ({"op": "in", "value": ["true", "x", None], "is_text": True}, [["true", True, "x"]]),
+    ({"op": "in", "value": ['{"a": 1}'], "is_text": True}, []),
+    ({"op": "in", "value": MANY[1:]}, [MANY[1:]]),
+    ({"op": "in", "value": MANY}, []),
+    ({"op": "in", "value": ["x" * 100_000]}, []),
+    ({"op": "contains", "value": {"a": [1]}}, [{"a": [1]}]),
+    ({"op": "contains", "value": {}}, []),
+    ({"op": "contains", "value": [1]}, []),
+    ({"op": "contains", "value": None}, []),
+    (None, []),
+)
+
+
+def test_a_condition_is_a_filter_if_a_search_takes_it(notes: Connection) -> None:
+    adopt(notes, "public.notes", collection="notes")
+    backfill(notes, "notes")
+    filters = (
+        "select knowledge_internal.adopted_filters("
+        "knowledge_internal.adoption_named('notes'), %s, %s) as made"
+    )
+    last: dict[str, object] = {"field": "metadata.last", "op": "in", "value": [1]}
+    for condition, values in FILTERS:
+        given = condition and {"field": "metadata", **condition}
+        (made,) = notes.execute(filters, [Jsonb([given, last]), None]).fetchone() or ([],)
+        assert [one["value"] for one in made] == [*values, [1]], condition
+    for keys, count in ((["7", "9", "no"], 2), ([str(one) for one in MANY[1:]], 40), ([], 0)):
+        (made,) = notes.execute(filters, [Jsonb([last]), Jsonb(keys)]).fetchone() or ([],)
+        assert [len(one["value"]) for one in made] == [1, count]
+        search = {"query_text": "note", "match_count": 50, "filters": made[1:]}
+        hits = "select from knowledge_internal.search(knowledge_internal.given_arguments(%s))"
+        assert len(notes.execute(hits.encode(), [Jsonb(search)]).fetchall()) == count
+    (made,) = notes.execute(filters, [Jsonb([last]), Jsonb(MANY)]).fetchone() or ([],)
+    assert made == [last]
 
 
 def test_functions_of_any_name_come_back_and_those_of_others_are_left(notes: Connection) -> None:
@@ -318,8 +353,8 @@ def test_calls_are_written_after_the_backfill_and_brought_back_by_a_removal(
     granted = "select has_function_privilege('authenticated', oid, 'execute') from pg_proc"
     granted += " where proname = 'adopted_hits_for_caller'"
     rights = notes.execute(granted.encode()).fetchone()
-    body = "select pg_get_functiondef(oid) from pg_proc where proname like 'search_notes%'"
-    body += " and pronamespace = 'public'::regnamespace order by proname"
+    body = "select pg_get_functiondef(oid) from pg_proc where proname = 'search_notes'"
+    body += " and pronamespace <> 'knowledge_internal'::regnamespace order by pronamespace"
     before = notes.execute(body.encode()).fetchall()
     written = run("adopt", "--calls", "notes", "--dsn", dsn)
     assert "can be replaced" in written.out

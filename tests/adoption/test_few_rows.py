@@ -321,7 +321,11 @@ def create(
 
 
 def rows_of(
-    connection: Connection, user: str, name: str = "my_notes", most: int = ASKED, role: str = ""
+    connection: Connection,
+    user: str,
+    name: str = "public.my_notes",
+    most: int = ASKED,
+    role: str = "",
 ) -> list[int]:
     """Return the keys that a user gets."""
     claims = f'{{"sub": "{user}", "org": 7, "app": {{"org": 7}}}}'
@@ -332,7 +336,7 @@ def rows_of(
         return [
             row[0]
             for row in connection.execute(
-                f"select * from public.{name}('[1,0,0]', 'notes', {most})".encode()
+                f"select * from {name}('[1,0,0]', 'notes', {most})".encode()
             ).fetchall()
         ]
 
@@ -447,12 +451,15 @@ def test_no_user_gets_a_row_more_or_fewer(items: Connection, seed: int) -> None:
         create(items, body, "sql", returns, "security definer" if is_definer else "")
         (call,) = calls.keep(Database(items), "items", run=True)
         assert (call.undecided, call.left) == ([], None), body
-        items.execute(f"grant execute on function {call.kept} to authenticated".encode())
+        items.execute(
+            f"grant usage on schema {call.kept_schema} to authenticated;"
+            f"grant execute on function {call.kept} to authenticated".encode()
+        )
         for user in (ANNA, BERT, "c0000000-0000-4000-8000-00000000000c"):
-            seen = {*rows_of(items, user, "my_notes_before", 1000, role)}
+            seen = {*rows_of(items, user, "knowledge_internal_public.my_notes", 1000, role)}
             for most in (1, 7, 1000):
-                before = rows_of(items, user, "my_notes_before", most, role)
-                found = rows_of(items, user, "my_notes", most, role)
+                before = rows_of(items, user, "knowledge_internal_public.my_notes", most, role)
+                found = rows_of(items, user, most=most, role=role)
                 assert len(found) == len({*found}) >= len(before), (body, user, most)
                 assert {*found} <= seen, (body, policy, user, most)
                 assert most < 1000 or {*found} == seen, (body, user)

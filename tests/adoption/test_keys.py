@@ -32,7 +32,7 @@ def test_a_key_of_each_type_is_found_again_with_its_type(
     adopt(database, "public.notes")
     # A writer with other settings has the same keys.
     database.execute("set datestyle = 'German'; set timezone = 'Asia/Tokyo'")
-    assert backfill(database, "notes").stored == 1
+    assert backfill(database, "notes") == 1
     database.execute("update public.notes set content = 'After it.'")
     database.execute("reset datestyle; reset timezone")
     (row,) = documents(database).values()
@@ -100,7 +100,7 @@ def test_tables_and_columns_may_have_any_name(database: Connection, name: str) -
     assert (row["title"], row["chunks"][0]["content"]) == ("Title", "New.")
     assert source_key(row["source_row"]) == {name: "1"}
     assert compare(database, adopted).differences == 0
-    assert backfill(database, adopted).stored == 0
+    assert backfill(database, adopted) == 0
 
 
 def test_a_document_with_the_same_external_key_is_not_replaced(database: Connection) -> None:

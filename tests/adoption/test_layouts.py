@@ -1,9 +1,12 @@
 """Tables of Supabase's guide, LangChain, LlamaIndex and five systems are known by their columns."""
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from adopted import adopt, backfill, compare, contents, documents, reasons
 
@@ -13,6 +16,8 @@ from second_brain.services.postgres import PostgresProvider
 
 pytestmark = pytest.mark.module("adoption")
 
+ROOT = Path(__file__).parents[2]
+STORES = Path(os.environ.get("STORES_PYTHON") or ROOT / ".venv-stores" / "bin" / "python")
 FIRST = UUID("10000000-0000-0000-0000-000000000001")
 SECOND = UUID("10000000-0000-0000-0000-000000000002")
 
@@ -88,11 +93,34 @@ def tables(database: Connection) -> Connection:
     return database
 
 
+# Columns and primary key of a table.
+MADE = """
+select attname, format_type(atttypid, atttypmod), attnotnull, attgenerated,
+       exists (select from pg_index where indrelid = attrelid and indisprimary
+                and attnum = any (indkey))
+  from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped
+ order by attnum
+"""
+
+
+@pytest.mark.skipif(not STORES.is_file(), reason="run `make stores`, or set STORES_PYTHON")
+def test_packages_make_the_recorded_tables(tables: Connection, plain_dsn: str) -> None:
+    with psycopg.connect(plain_dsn, autocommit=True) as database:
+        subprocess.run(
+            [STORES, "-W", "ignore", ROOT / "tools" / "stores.py", plain_dsn], check=True
+        )
+        for table in list(TABLES)[3:]:
+            made, recorded = (
+                one.execute(MADE, [f"public.{table}"]).fetchall() for one in (database, tables)
+            )
+            assert made == recorded, table
+
+
 def adopt_rows(tables: Connection, table: str, rows: str | None = None) -> None:
     _, _, of_table = TABLES[table]
     tables.execute(f"insert into public.{table} {rows or of_table}".encode())
     adopt(tables, f"public.{table}", name="adopted")
-    assert backfill(tables, "adopted").stored == (1 if rows else 2)
+    assert backfill(tables, "adopted") == (1 if rows else 2)
     assert reasons(tables, "adopted") == {}
     assert compare(tables, "adopted").differences == 0
 

@@ -178,8 +178,8 @@ def elsewhere(plain_dsn: str) -> Iterator[Connection]:
 def test_drop_ins_of_another_schema_come_back(elsewhere: Connection) -> None:
     database = Database(elsewhere, Install("sb"))
     proposed = proposal.propose(database, "public.pages", {"document": None})
-    choices = migration.Choices(name="pages", collection="pages", model="m")
-    elsewhere.execute(migration.render(proposed, choices, database.install).encode())
+    text = migration.render(proposed, database.install, name="pages", collection="pages", model="m")
+    elsewhere.execute(text.encode())
     carrying.backfill(database, "pages")
     before = bodies(elsewhere)
     (call,) = calls.keep(database, "pages", run=True)

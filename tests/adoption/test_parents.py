@@ -47,22 +47,12 @@ def shown(connection: Connection) -> list[tuple[Any, ...]]:
     return sorted(rows, key=str)
 
 
-def test_a_document_has_the_fields_of_its_row_in_the_parent(parts: Connection) -> None:
+def test_a_change_of_the_parent_is_carried_over_in_its_transaction(parts: Connection) -> None:
     assert shown(parts) == [
         ("Ferry", None, "private", "2026-01-02", 3),
         ("Harbour", "https://example.com/h", "public", "2026-01-02", 3),
     ]
     assert compare(parts, "parts").differences == 0
-
-
-def test_doctor_names_a_trigger_that_the_parent_lacks_and_no_other(parts: Connection) -> None:
-    assert faults(parts) == []
-    parts.execute("drop trigger adopted_parts_delete on public.articles")
-    (said,) = faults(parts)
-    assert "the trigger adopted_parts_delete on public.articles does not exist" in said
-
-
-def test_a_change_of_the_parent_is_carried_over_in_its_transaction(parts: Connection) -> None:
     parts.execute("update public.articles set title = 'Quay', is_public = false where url <> ''")
     assert [row[:3] for row in shown(parts)] == [
         ("Ferry", None, "private"), ("Quay", "https://example.com/h", "private"),
@@ -110,7 +100,10 @@ def test_the_command_takes_and_removes_a_parent(database: Connection, run: Run, 
     database.execute("update public.articles set deleted_at = now() where title = 'Ferry'")
     assert [row[0] for row in shown(database)] == ["Harbour"]
     assert "0 differences" in run("adopt", "--check", "parts", "--dsn", dsn).out
+    assert faults(database) == []
     database.execute("drop trigger adopted_parts_update on public.articles")
+    (fault,) = faults(database)
+    assert "the trigger adopted_parts_update on public.articles does not exist" in fault
     repaired = run("adopt", "--check", "parts", "--repair", "--dsn", dsn)
     assert repaired.code == 0, repaired.err
     database.execute("update public.articles set title = 'Quay', deleted_at = null")

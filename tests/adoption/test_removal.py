@@ -103,7 +103,7 @@ def test_documents_of_others_stay(source: Connection) -> None:
     left = source.execute("select external_key from public.knowledge_documents").fetchall()
     assert left == [("documents/9",)]
     adopt(source)
-    assert backfill(source).stored == 2
+    assert backfill(source) == 2
 
 
 def test_the_doctor_reports_what_does_not_follow(source: Connection) -> None:
@@ -134,7 +134,7 @@ def test_writes_of_a_replica_are_found_and_repaired(source: Connection) -> None:
     source.execute("update public.knowledge_documents set title = 'Other' where external_key ~ '1'")
     found = compare(source, repair=True)
     assert (found.missing, found.different, found.left_over) == (2, 1, 1)
-    assert found.differing["content"] == found.differing["title"] == 1
+    assert {"content", "title"} <= {*dict(found.examples)["1"]}
     found = compare(source)
     assert (found.differences, len(found.problems)) == (0, 1)
     assert contents(source) == {"documents/1": ["Changed."], "documents/3": ["New."]}

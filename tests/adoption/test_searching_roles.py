@@ -7,7 +7,7 @@ import pytest
 from adopted import Row, adopt, backfill, findings, let_search
 from psycopg import sql
 from psycopg.types.json import Jsonb
-from visible import CHANGES, POLICIES, USERS, adopt_notes, claims, keys, search, user_of
+from visible import CHANGES, MOST_KEYS, POLICIES, USERS, adopt_notes, claims, keys, search, user_of
 
 from command_line import Run
 from conftest import Connect, Connection, Server
@@ -87,7 +87,10 @@ def test_a_role_has_no_rights_of_its_own_after_let_search(notes: Connection) -> 
         "   and function.proname ~ '^(seen_|search_visible)'"
     ).fetchone()
     assert granted == (
-        ["search_visible", "search_visible_knowledge_chunks", "seen_1_as_authenticated"],
+        [
+            *("search_visible", "search_visible_knowledge_chunks"),
+            *("seen_1_as_authenticated", "seen_1_of_authenticated"),
+        ],
     )
     assert notes.execute("select rolname from pg_roles where rolname ~ '_reader_'").fetchall() == []
 
@@ -100,11 +103,17 @@ def test_a_role_that_alters_its_function_sees_no_other_rows(
     # As `adopt --calls` does.
     notes.execute("grant usage on schema knowledge_internal to authenticated")
     user = user_of(connect, "a")
-    user.execute(
-        f"alter function knowledge_internal.seen_1_as_authenticated(text) {change}".encode()
+    functions = (
+        "knowledge_internal.seen_1_as_authenticated(text)",
+        "knowledge_internal.seen_1_of_authenticated()",
     )
-    assert keys(search(user, query_embedding="[1,0,0]", match_count=30)) <= {1}
-    user.execute("drop function knowledge_internal.seen_1_as_authenticated(text)")
+    for most in (1000, 0):  # keys that are read at once
+        notes.execute(MOST_KEYS.format(most).encode())
+        for function in functions:
+            user.execute(f"alter function {function} {change}".encode())
+        assert keys(search(user, query_embedding="[1,0,0]", match_count=30)) <= {1}
+    for function in functions:
+        user.execute(f"drop function {function}".encode())
     assert search(user, query_embedding="[1,0,0]") == []
     let_search(notes, "authenticated")
     assert keys(search(user, query_embedding="[1,0,0]")) <= {1}

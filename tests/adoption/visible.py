@@ -110,6 +110,11 @@ CHANGES = {
     ),
 }
 """What a project can do to the table after its adoption, and what takes it back."""
+MOST_KEYS = (
+    "create or replace function knowledge_internal.most_seen_keys() returns integer"
+    " language sql immutable return {}"
+)
+"""Of more rows, each is asked for."""
 LEFT_OUT = {"another owner", "a child table"}
 """The changes after which no row of the table is found, whatever select shows."""
 

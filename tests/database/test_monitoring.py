@@ -240,10 +240,17 @@ def test_an_index_that_is_being_built_is_waited_for(connect: Connect) -> None:
 
 def test_an_index_of_a_leg_that_no_search_reads_is_remarked_on(database: Connection) -> None:
     run(database, MANY, *RENEWED)
+    # Nobody has searched yet.
+    assert findings(database) == []
+    by_words = "select from public.knowledge_chunks where content_tsv @@ '77' and status = 'active'"
+    run(database, by_words, *RENEWED)
     assert findings(database) == [("warning", "indexes")]
     (one,) = health(database)["findings"]
-    assert "knowledge_chunks_embedding" in one["what"]
-    assert "knowledge_chunks_content_tsv" in one["what"]
+    assert one["what"] == "public.knowledge_chunks_embedding never used"
+    # As where the embeddings stay in adopted tables.
+    run(database, "update public.knowledge_chunks set embedding = null", *RENEWED)
+    run(database, "reindex table public.knowledge_chunks")
+    assert "never used" not in str(health(database)["findings"])
 
 
 def test_a_disabled_trigger_is_an_error_whose_remedy_repairs_it(database: Connection) -> None:

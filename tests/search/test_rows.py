@@ -12,7 +12,7 @@ ROWS = "006_rows.sql"
 # Its own form of what a distributed engine cannot plan.
 OF_AN_ENGINE = "036_citus.sql"
 # The other places of rows.
-OF_PLACES = {"nearest_elsewhere", "caller_condition", "reader_faults", "rows_by_id"}
+OF_PLACES = {"nearest_elsewhere", "caller_condition", "adopted_filters", "rows_by_id"}
 # Another place for the rows, or another engine, has to look at each of these, too.
 WRITERS = {
     "pass_document_on",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _QUESTIONS = 20
 _ROWS = 10  # that a comparison asks for
 
-# The functions of exposed schemas that search a table and are no drop-ins: they have an embedding
-# as an argument, or search by words or distances, and name the table.
+# The functions that search a table and are no drop-ins: they have an embedding as an argument, or
+# search by words or distances, and name the table.
 _SEARCHING = """
 select proc.oid::regprocedure::text
   from pg_catalog.pg_proc as proc
@@ -37,10 +37,9 @@ select proc.oid::regprocedure::text
  where proc.prokind = 'f'
    and language.lanname in ('sql', 'plpgsql')
    and namespace.nspname not in ('pg_catalog', 'information_schema', 'extensions')
-   -- Those of this package, and drop-ins; a quoted name can contain anything.
-   and strpos(regexp_replace(body.code, '"[^"]*"', '', 'g'), %(internals)s) = 0
-   and coalesce(pg_catalog.obj_description(proc.oid, 'pg_proc'), '')
-         !~ '^Was .* before the adoption '
+   -- Those of this package, drop-ins, and what they replaced; a quoted name can contain anything.
+   and not starts_with(namespace.nspname, %(internals)s)
+   and strpos(regexp_replace(body.code, '"[^"]*"', '', 'g'), %(internals)s || '.') = 0
    and not exists (
          select
            from pg_catalog.pg_depend as dependency
@@ -48,17 +47,6 @@ select proc.oid::regprocedure::text
             and dependency.objid = proc.oid
             and dependency.deptype = 'e'
        )
-   and (
-     not exists (
-       select from pg_catalog.pg_roles as role where role.rolname in ('anon', 'authenticated')
-     )
-     or exists (
-          select
-            from pg_catalog.pg_roles as role
-           where role.rolname in ('anon', 'authenticated', 'service_role')
-             and has_schema_privilege(role.oid, namespace.oid, 'usage')
-        )
-   )
    and (
      body.code ~* '@@|ts_rank|<=>|<#>|<->'
      or exists (
@@ -112,7 +100,7 @@ _CLAIMS = "select set_config('request.jwt.claims', %s, true)"
 
 def searching(database: Database, source: str) -> list[str]:
     """List the functions that search a table and are no drop-ins."""
-    given = {"source": source, "internals": f"{database.install.internals}."}
+    given = {"source": source, "internals": database.install.internals}
     return [name for (name,) in database.execute(_SEARCHING, given).fetchall()]
 
 
@@ -124,7 +112,7 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
     """
     with needed("sqlglot", "adoption"):
         from second_brain.adoption import drop_ins
-    adoption = carrying.mapped(database, name)
+    adoption = carrying.named(database, name)
     missing = next(carrying.pages(database, name, 1000, only_missing=True), [])
     known = [one.key for one in carrying.problems(database, name)]
     if any(key not in known for key in missing):
@@ -164,8 +152,10 @@ def compare(database: Database, call: "DropIn") -> None:
         key=_name("source", source.key),
     ).fetchall()
     old_function, new_function = (
-        database.install.composed(_ANSWERED, function=_name(*name), given=_arguments(call))
-        for name in ((function.before_schema, function.before), (function.schema, function.name))
+        database.install.composed(
+            _ANSWERED, function=sql.SQL(name.replace("%", "%%")), given=_arguments(call)
+        )
+        for name in (call.kept_name, function.as_sql)
     )
     call.asked = len(asked)
     values: list[dict[str, Any]] = [
@@ -184,10 +174,12 @@ def compare(database: Database, call: "DropIn") -> None:
                 given = json.dumps({**claims, "role": "authenticated"}) if claims else ""
                 database.connection.execute(_CLAIMS, [given])
                 if claims and "authenticated" in function.roles:
-                    database.execute(
-                        "grant execute on function {function} to authenticated",
-                        function=sql.SQL(call.kept),
-                    )
+                    for granted in (
+                        f"usage on schema {call.kept_schema}",
+                        f"execute on function {call.kept}",
+                    ):
+                        grant = f"grant {granted} to authenticated"
+                        database.connection.execute(grant.encode())
                     database.connection.execute("set local role authenticated")
                 before = rows(old_function)
                 now = rows(new_function)
@@ -208,7 +200,7 @@ def compare(database: Database, call: "DropIn") -> None:
 def _users(database: Database, call: "DropIn") -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield users with few rows: the column and value by which, and the claims of their tokens."""
     source = call.source
-    table = _name(source.schema, source.name).as_string(None).replace("%%", "%")
+    table = source.as_sql
     policies = database.connection.execute(_POLICIES, [table]).fetchall()
     for relation, column, path in call.compared_with_claims([one for (one,) in policies]):
         found = database.connection.execute(_TABLE_OF, [relation, column, table]).fetchone()

@@ -4,7 +4,6 @@ The work on rows is SQL (`supabase/schemas/modules/adoption/`); here are its bat
 transactions.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -115,18 +114,10 @@ class Problem:
 
 
 @dataclass
-class Backfill:
-    """What a backfill did: rows stored, and waited for because a writer held them."""
-
-    stored: int = 0
-    waited_for: int = 0
-
-
-@dataclass
 class Comparison:
     """The differences between a source and its documents.
 
-    `examples` has some of the differing keys with their fields; `differing` counts by field.
+    `examples` has some of the differing keys with their fields.
     """
 
     name: str
@@ -134,7 +125,6 @@ class Comparison:
     missing: int = 0
     different: int = 0
     left_over: int = 0
-    differing: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[Key, list[str]]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
@@ -151,27 +141,20 @@ def listed(database: Database) -> list[Adoption]:
     return [Adoption(*row) for row in database.execute(_LIST).fetchall()]
 
 
-def named(database: Database, name: str) -> Adoption:
-    """Return the adoption of that name. Raises ConfigurationError if there is none."""
-    found = listed(database)
-    for one in found:
-        if one.name == name:
-            return one
-    names = ", ".join(one.name for one in found) or "none"
-    raise ConfigurationError(
-        f"there is no adoption {name!r}", remedy=f"Those of this database: {names}."
-    )
-
-
-def mapped(database: Database, name: str) -> Adoption:
+def named(database: Database, name: str, *, needs_view: bool = True) -> Adoption:
     """Return the adoption of that name. Raises ConfigurationError without it, or its view."""
-    adoption = named(database, name)
-    if not adoption.has_view:
+    found = {one.name: one for one in listed(database)}
+    if name not in found:
+        raise ConfigurationError(
+            f"there is no adoption {name!r}",
+            remedy=f"Those of this database: {', '.join(found) or 'none'}.",
+        )
+    if needs_view and not found[name].has_view:
         raise ConfigurationError(
             f"the adoption {name!r} has no view: it was dropped, or its table",
             remedy=f"Create the view again, or run: second-brain adopt --remove {name} --apply",
         )
-    return adoption
+    return found[name]
 
 
 def backfill(
@@ -180,30 +163,30 @@ def backfill(
     *,
     batch_size: int = BATCH_SIZE,
     on_progress: OnProgress = ignore_progress,
-) -> Backfill:
+) -> int:
     """Carry over the rows that have no document yet, in batches of one transaction each.
 
-    Writes of the source continue. After an interruption, run it again: it reads which rows are
-    missing. A row that cannot be carried over is listed in the comparison's `problems`. After
-    many rows, the statistics that the text leg and fusion `auto` read are renewed.
+    Return how many. Writes of the source continue. After an interruption, run it again: it reads
+    which rows are missing. A row that cannot be carried over is listed in the comparison's
+    `problems`. After many rows, the statistics that the text leg and fusion `auto` read are
+    renewed.
     """
-    mapped(database, name)
-    done, read = Backfill(), 0
+    named(database, name)
+    done = read = 0
     left: list[Key] = []
     total = _count(database, name)
     on_progress(Progress(f"Backfill of {name}", 0))
     for keys in pages(database, name, batch_size, only_missing=True):
         stored, skipped = _carry_over(database, name, keys)
         read += len(keys)
-        done.stored += stored
+        done += stored
         if skipped:
             left += keys
         on_progress(Progress(f"Backfill of {name}", min(read / max(total, 1), 1)))
     for key in left:
         # With one lock at a time, waiting cannot end in a deadlock.
         _carry_over(database, name, [key], waits=True)
-    done.waited_for = len(left)
-    if done.stored > total / 10:
+    if done > total / 10:
         # The rows are there: no timeout of the role ends what follows.
         with database.connection.transaction():
             for statement in _STATISTICS:
@@ -236,7 +219,7 @@ def compare(
     `most` limits the number of rows compared, and
     leaves out the search for documents that are left over.
     """
-    mapped(database, name)
+    named(database, name)
     found = Comparison(name)
     if repair and faults(database, name):
         database.execute(_FOLLOW, {"name": name})
@@ -253,7 +236,6 @@ def compare(
                 found.missing += 1
             else:
                 found.different += 1
-                found.differing.update(fields)
             if len(found.examples) < _EXAMPLES:
                 found.examples.append((key, fields))
         if repair and differences:
@@ -290,7 +272,7 @@ def faults(database: Database, name: str) -> list[str]:
 
 def removal(database: Database, name: str) -> list[str]:
     """Return the statements that remove an adoption; its source is then as it was before."""
-    named(database, name)
+    named(database, name, needs_view=False)
     parts = {"view": sql.Identifier(migration.view_name(name)), "name": sql.Literal(name)}
     removing = [database.install.composed(one, **parts) for one in _REMOVAL]
     triggers = database.execute(_DROP_TRIGGERS, {"name": name}).fetchall()

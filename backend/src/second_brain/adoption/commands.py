@@ -152,9 +152,16 @@ def adopt(
             name = name or migration.default_name(proposed.table.name)
             searching = calls.searching(database, proposed.table.identifier.as_string(None))
             # Drop-ins find this table alone.
-            collection = collection or (name if searching else migration.Choices.collection)
-            choices = migration.Choices(name, collection, visibility, language, model)
-            _write(database, proposed, choices, into, run=apply)
+            text = migration.render(
+                proposed,
+                database.install,
+                name=name,
+                collection=collection or (name if searching else migration.COLLECTION),
+                visibility=visibility,
+                language=language,
+                model=model,
+            )
+            _write(database, proposed, name, text, into, run=apply)
             for function in searching:
                 typer.echo(f"searches it: {function}", err=True)
             if searching:
@@ -168,7 +175,8 @@ def adopt(
 def _write(
     database: Database,
     proposed: proposal.Proposal,
-    choices: migration.Choices,
+    name: str,
+    text: str,
     into: Path,
     *,
     run: bool,
@@ -182,27 +190,26 @@ def _write(
         typer.echo(f"rows       {proposed.rows}", err=True)
     for warning in proposed.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    text = migration.render(proposed, choices, database.install)
     schema = database.install.schema
     more = schema_option(schema)
-    is_adopted = choices.name in [one.name for one in carrying.listed(database)]
+    is_adopted = name in [one.name for one in carrying.listed(database)]
     if run:
         with database.connection.transaction():
             database.connection.execute(text.encode())
-        typer.echo(f"Adopted {proposed.table} as {choices.name}.")
+        typer.echo(f"Adopted {proposed.table} as {name}.")
     else:
-        file, is_new = _write_file(into, text, migration.file_name(choices.name, schema))
-        if is_new and (Path(file).parent.parent / "schemas").is_dir():
+        is_new = _write_file(into, text, migration.file_name(name, schema))
+        if is_new and (into.parent / "schemas").is_dir():
             typer.echo(
                 "note: this project has declarative schemas: copy `create view` and `create "
                 "trigger` of this file into supabase/schemas, else the next diff drops them",
                 err=True,
             )
-    then = f"--check {choices.name} --repair" if is_adopted else f"--backfill {choices.name}"
+    then = f"--check {name} --repair" if is_adopted else f"--backfill {name}"
     typer.echo(f"Then: second-brain adopt {then}{more}", err=True)
 
 
-def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
+def _write_file(into: Path, text: str, name: str) -> bool:
     file, is_new = migration.write(into, text, name)
     typer.echo(file if is_new else f"{file}: nothing changed")
     if is_new:
@@ -211,17 +218,14 @@ def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
             f' psql "$SECOND_BRAIN_DSN" -1f {shlex.quote(str(file))}',
             err=True,
         )
-    return file, is_new
+    return is_new
 
 
 def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run: bool) -> None:
     if undo:
         statements = replaced.undo(database, name)
-        if run:
-            carrying.run(database, statements)
-            typer.echo(f"{name}: {number(len(statements), 'statement')} run.")
-        else:
-            typer.echo(_transaction(statements))
+        done = f"{name}: {number(len(statements), 'statement')} run."
+        _run_or_print(database, statements, done if run else None)
         return
     found = calls.keep(database, name, run=run)
     for one in found:
@@ -267,7 +271,7 @@ def _each(database: Database, name: str | None, act: Callable[[str], bool | None
 
 def _chosen(database: Database, name: str | None) -> Sequence[str]:
     if name is not None:
-        return [carrying.named(database, name).name]
+        return [carrying.named(database, name, needs_view=False).name]
     found = carrying.listed(database)
     if not found:
         raise ConfigurationError(
@@ -280,7 +284,7 @@ def _chosen(database: Database, name: str | None) -> Sequence[str]:
 def _backfill(database: Database, name: str, batch_size: int) -> None:
     with showing_progress() as on_progress:
         done = carrying.backfill(database, name, batch_size=batch_size, on_progress=on_progress)
-    typer.echo(f"{name}: {number(done.stored, 'row')} carried over.")
+    typer.echo(f"{name}: {number(done, 'row')} carried over.")
     _print_problems(name, carrying.problems(database, name))
 
 
@@ -334,13 +338,13 @@ def _shown(key: carrying.Key) -> str:
 
 
 def _remove(database: Database, name: str, *, run: bool) -> None:
-    statements = carrying.removal(database, name)
-    if not run:
-        typer.echo(_transaction(statements))
-        return
-    carrying.run(database, statements)
-    typer.echo(f"Removed the adoption {name}.")
+    done = f"Removed the adoption {name}."
+    _run_or_print(database, carrying.removal(database, name), done if run else None)
 
 
-def _transaction(statements: Sequence[str]) -> str:
-    return "begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;"
+def _run_or_print(database: Database, statements: Sequence[str], done: str | None) -> None:
+    if done is None:
+        done = "begin;\n" + "".join(f"{one};\n" for one in statements) + "commit;"
+    else:
+        carrying.run(database, statements)
+    typer.echo(done)

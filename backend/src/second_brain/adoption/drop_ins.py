@@ -7,19 +7,37 @@ statement: it fills up an answer that has fewer rows than were asked for.
 """
 
 import contextlib
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlglot import exp
 
 from second_brain.adoption import conditions, queries, replaced
-from second_brain.adoption.queries import Query, Source, Unknown, literal, quoted
+from second_brain.adoption.queries import (
+    Query,
+    Source,
+    Unknown,
+    literal,
+    name_of,
+    quoted,
+    table_of,
+)
 from second_brain.services.install import Database
 
 _SOURCE = """
-select namespace.nspname, class.relname,
+select namespace.nspname, class.relname, adoption.key_column, adoption.key_type,
+       adoption.embedding_column, class.relrowsecurity,
+       exists (
+         select
+           from pg_catalog.pg_index as index
+           join pg_catalog.pg_class as indexed on indexed.oid = index.indexrelid
+           join pg_catalog.pg_am as method on method.oid = indexed.relam
+          where index.indrelid = class.oid and method.amname = 'hnsw'
+       ),
+       pg_catalog.pg_get_viewdef(%(view)s::regclass),
        (
          select json_object_agg(
                   attribute.attname, array[type.typname::text, type.typtype::text]
@@ -31,15 +49,10 @@ select namespace.nspname, class.relname,
             and attribute.attnum > 0
             and not attribute.attisdropped
        ),
-       array[adoption.key_column], array[adoption.key_type],
-       pg_catalog.pg_get_viewdef(%(view)s::regclass), adoption.embedding_column,
-       class.relrowsecurity,
-       exists (
-         select
-           from pg_catalog.pg_index as index
-           join pg_catalog.pg_class as indexed on indexed.oid = index.indexrelid
-           join pg_catalog.pg_am as method on method.oid = indexed.relam
-          where index.indrelid = class.oid and method.amname = 'hnsw'
+       array(
+         select distinct document.collection
+           from public.knowledge_documents as document
+          where document.source_row ->> 'adoption' = adoption.name
        )
   from public.knowledge_adoptions as adoption
   join pg_catalog.pg_class as class on class.oid = adoption.source
@@ -66,8 +79,7 @@ select class.relname, array_agg(attribute.attname::text)
 """
 _FUNCTION = """
 select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, proc.proname),
-       format('%%I.%%I', before.schema, before.name), proc.oid::regprocedure::text,
-       pg_catalog.pg_get_functiondef(proc.oid),
+       proc.oid::regprocedure::text, pg_catalog.pg_get_functiondef(proc.oid),
        coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc), language.lanname,
        proc.prosecdef,
        array_to_string(proc.proconfig, ',') ~ 'search_path=',
@@ -108,35 +120,11 @@ select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, pro
             and has_table_privilege(role.oid, class.oid, 'select')
           order by role.rolname
        ),
-       case when proc.proowner <> current_user::regrole then proc.proowner::regrole::text end,
-       before.schema, before.name, kept.oid is not null,
-       coalesce(pg_catalog.obj_description(kept.oid, 'pg_proc'), '')
-         ~ '^Was .* before the adoption '
+       case when proc.proowner <> current_user::regrole then proc.proowner::regrole::text end
   from pg_catalog.pg_proc as proc
   join pg_catalog.pg_language as language on language.oid = proc.prolang
   join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
   join pg_catalog.pg_class as class on class.oid = %(source)s::regclass
- -- A name has at most 63 bytes. A body that may name the function keeps this name, elsewhere.
- cross join lateral (
-         select case
-                  when strpos(
-                    lower(coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc)),
-                    lower(proc.proname) || '.'
-                  ) > 0
-                    then array[%(internals)s, proc.proname]
-                  else array[
-                    namespace.nspname,
-                    left(
-                      proc.proname, 56 - octet_length(proc.proname) + char_length(proc.proname)
-                    ) || '_before'
-                  ]
-                end
-       ) as named (parts)
- cross join lateral (select named.parts[1], named.parts[2]) as before (schema, name)
-  left join pg_catalog.pg_proc as kept
-    on kept.pronamespace = to_regnamespace(quote_ident(before.schema))
-   and kept.proargtypes = proc.proargtypes
-   and kept.proname = before.name
  where proc.oid = %(signature)s::regprocedure
 """
 _PARTS = (
@@ -189,87 +177,58 @@ def adopted(database: Database, name: str) -> Source:
     """Read what drop-ins need to know of an adoption."""
     view = f"{database.install.internals}.adopted_{name}"
     row: Any = database.execute(_SOURCE, {"name": name, "view": view}).fetchone()
-    schema, table, attributes, key, key_types, definition, embedding, *facts = row
-    has_policies, has_hnsw = facts
-    columns = {name: kind for name, (kind, _) in attributes.items()}
-    carried, searched, collection, document = _mapped(definition, columns, key[0])
+    *facts, definition, columns, collections = row
+    carried = {
+        one: "metadata" if is_whole else "enum" if columns[one][1] == "e" else columns[one][0]
+        for one, is_whole in _carried(definition).items()
+        if one in columns and (not is_whole or columns[one][0] in ("json", "jsonb"))
+    }
+    # Not where each row says its collection.
+    collection = collections[0] if len(collections) == 1 else None
     given = {"collection": collection, "name": name}
     (is_shared,) = database.execute(_IS_SHARED, given).fetchone() or (False,)
-    return Source(
-        schema,
-        table,
-        columns,
-        {name: "enum" if attributes[name][1] == "e" else kind for name, kind in carried.items()},
-        searched,
-        key[0],
-        key_types[0],
+    values = [
+        *facts,
+        {name: kind for name, (kind, _) in columns.items()},
+        carried,
         name,
         database.install,
         collection,
         is_shared,
         dict(database.execute(_TABLES).fetchall()),
-        document,
-        embedding,
-        has_policies,
-        has_hnsw,
-    )
+    ]
+    return Source(*values)
 
 
-def _mapped(
-    definition: str, columns: Mapping[str, str], key: str
-) -> tuple[dict[str, str], set[str], str | None, str | None]:
-    """Return the columns that metadata has in the view of an adoption, with their types.
-
-    And those whose words are searched, the collection that all rows are in, and the column that
-    external keys have.
-    """
-    try:
-        (mapping,) = queries.parsed(definition)
-    except Unknown:
-        return {}, set(), None, None  # No filter follows from a condition then.
-    carried: dict[str, str] = {}
-    searched: set[str] = set()
-    collection: str | None = None
-    document: str | None = key
-    for field_ in mapping.expressions if isinstance(mapping, exp.Select) else ():
-        role, value = field_.alias_or_name, field_.unalias()
-        value = value.this if isinstance(value, exp.Cast) else value
-        own = [one for one in field_.find_all(exp.Column) if queries.table_of(one) in _OF_SOURCE]
-        named = {queries.name_of(one) for one in own}
-        if role in ("content", "title", "heading"):
-            searched |= named
-        elif role == "collection":
-            collection = value.name if isinstance(value, exp.Literal) else None
-        elif role == "document":
-            document = queries.name_of(value) if value in own else None
-        elif role == "metadata":
-            carried |= {
-                name: "metadata" for name in named if columns.get(name) in ("json", "jsonb")
-            }
-            for call in field_.find_all(exp.Anonymous):
-                for shown, part in zip(call.expressions[::2], call.expressions[1::2], strict=False):
-                    name = queries.name_of(part) if part in own else ""
-                    text = shown.find(exp.Literal)
-                    if name in columns and text and text.name == name:
-                        carried[name] = columns[name]
-    return carried, searched, collection, document
+def _carried(definition: str) -> dict[str, bool]:
+    """Return the columns that metadata has in the view of an adoption, and whether they are it."""
+    found: dict[str, bool] = {}
+    # Without a view that the parser reads, no filter follows from a condition.
+    with contextlib.suppress(Unknown):
+        for field_ in (one for tree in queries.parsed(definition) for one in tree.expressions):
+            if field_.alias_or_name == "metadata":
+                columns = [*field_.find_all(exp.Column)]
+                found |= {name_of(one): True for one in columns if table_of(one) in _OF_SOURCE}
+                for call in field_.find_all(exp.Anonymous):
+                    for shown, part in itertools.pairwise(call.expressions):
+                        text = shown.find(exp.Literal)
+                        if part in columns and text and text.name == name_of(part):
+                            found[name_of(part)] = False
+    return found
 
 
 @dataclass(frozen=True)
 class Function:
     """A searching function, as the catalogues describe it.
 
-    `before` is its name once its drop-in has taken its place; `as_sql` and `before_as_sql` are both
-    names with the schema, as SQL. `is_ours`: a function of that name is the one that an earlier
-    drop-in, which is gone, had replaced. `arguments` have a name (`$1` for
-    none), a type without its schema, and the type as SQL. `roles`: which API roles call it as
-    themselves and read the table.
+    `as_sql` is its name with the schema. `arguments` have a name (`$1` for none), a type without
+    its schema, and the type as SQL. `roles`: which API roles call it as themselves and read the
+    table.
     """
 
     schema: str
     name: str
     as_sql: str
-    before_as_sql: str
     signature: str
     definition: str
     body: str
@@ -282,10 +241,6 @@ class Function:
     columns: Sequence[tuple[str, str]]
     roles: Sequence[str]
     other_owner: str | None
-    before_schema: str
-    before: str
-    has_before: bool
-    is_ours: bool
 
     def parts(self) -> dict[str, int]:
         """Return the places of the arguments by what they are: embedding, question, count, ...
@@ -354,9 +309,6 @@ class DropIn:
             "none of its arguments is an embedding or a question": self.parts.keys().isdisjoint(
                 ("embedding", "question")
             ),
-            f"there is a function {function.before}": (
-                function.has_before and not function.is_ours
-            ),
             f"it belongs to {function.other_owner}: create the drop-in as that role": (
                 function.other_owner
             ),
@@ -402,10 +354,20 @@ class DropIn:
         yield from queries.compared_with_claims(trees, self.source.name, self.claims)
 
     @property
+    def kept_schema(self) -> str:
+        """The schema that has the old function, as SQL: there, it keeps its name."""
+        return quoted(f"{self.source.install.internals}_{self.function.schema}")
+
+    @property
+    def kept_name(self) -> str:
+        """The old function, as SQL."""
+        return f"{self.kept_schema}.{quoted(self.function.name)}"
+
+    @property
     def kept(self) -> str:
-        """The old function under its other name, as SQL."""
+        """The old function with the types of its arguments, as SQL."""
         types = ", ".join(type_ for _, _, type_ in self.function.arguments)
-        return f"{self.function.before_as_sql}({types})"
+        return f"{self.kept_name}({types})"
 
     def _finds_more(self) -> bool:
         """Return whether a search by an embedding alone can find rows that the old function misses.
@@ -452,10 +414,9 @@ class DropIn:
         for statement in queries.parts_of(declared[1]) if declared else ():
             names |= {word.lower() for word in statement.split()[:1]}
         returned = queries.statements(body, function.language)
-        columns = {name for table in self.source.tables.values() for name in table}
         is_executed = False
         for start, end, text in reversed(returned):
-            inner = queries.executed(text, [name for name, _, _ in function.arguments], columns)
+            inner = queries.executed(text, [name for name, _, _ in function.arguments])
             is_executed = is_executed or inner is not None
             query = Query(inner or text, self.source, names, asked)
             self.queries.append(query)
@@ -475,7 +436,7 @@ class DropIn:
         )
         query = _TEMPLATE.format(
             shown="source.*" if self.function.returns_rows else shown,
-            search=self._search(most, []),
+            search=self._search(most, [], ""),
             table=source.as_sql,
             key=quoted(source.key),
             key_name=literal(source.key),
@@ -487,7 +448,7 @@ class DropIn:
     def _answer(self, query: Query) -> str:
         source = self.source
         limit, skipped = query.clause("limit"), query.clause("offset")
-        narrowing, is_whole = conditions.narrowing(query)
+        filters, keys, is_whole = conditions.narrowing(query)
         if skipped and not is_whole:
             raise Unknown("it has an offset, and a condition that is no filter")
         count = f"coalesce({limit}, 1000)" if limit else "1000"
@@ -504,7 +465,7 @@ class DropIn:
             key_type=source.key_type,
             key=quoted(source.key),
             table=source.as_sql,
-            search=self._search(f"least(greatest({count}, 1), 1000)::integer", narrowing),
+            search=self._search(f"least(greatest({count}, 1), 1000)::integer", filters, keys),
             fresh=query.over("drop_in_source"),
             old=query.with_key(),
             columns=columns,
@@ -514,7 +475,7 @@ class DropIn:
             limit=f"\n limit {limit}" if limit else "",
         )
 
-    def _search(self, most: str, narrowing: Sequence[str]) -> str:
+    def _search(self, most: str, filters: Sequence[str], keys: str) -> str:
         """Return the call of the search."""
         source, parts = self.source, self.parts
         given = [f"'match_count', {most}"]
@@ -531,10 +492,12 @@ class DropIn:
             # A condition of the old function compares the distances of all hits.
             given.append("'match_threshold', -1")
         if source.collection is not None:
-            own = f"'field', 'collection', 'op', 'eq', 'value', {literal(source.collection)}::text"
-            narrowing = [f"jsonb_build_object({own})", *narrowing]
-        listed = ",\n               ".join(narrowing)
+            own = f"'field', 'collection', 'op', 'in', 'value', {literal(source.collection)}::text"
+            filters = [f"jsonb_build_object({own})", *filters]
+        listed = ",\n               ".join(filters)
         given.append(f"'conditions', jsonb_build_array(\n               {listed}\n             )")
+        if keys:
+            given.append(f"'keys', to_jsonb(array{keys})")
         embedding = "null"
         if "embedding" in parts:
             place = parts["embedding"]
@@ -561,29 +524,24 @@ class DropIn:
             mark = "$call_" + mark[1:]
         kept = self.kept
         was = f"Was {function.as_sql} before the adoption {self.source.adoption}."
-        statements = [f"drop function {kept}"] if function.is_ours else []
-        statements += [
-            replaced.renamed(function.definition, function.as_sql, function.before_as_sql),
+        statements = [
+            f"create schema if not exists {self.kept_schema}",
+            # Of a drop-in that is gone.
+            f"drop function if exists {kept}",
+            replaced.renamed(function.definition, function.as_sql, self.kept_name),
             f"revoke all on function {kept} from public, anon, authenticated, service_role",
             f"comment on function {kept} is {literal(was)}",
             f"{header}\nAS {mark}{body}{mark}",
         ]
-        for role in function.roles:
-            if role != "service_role":
-                statements.append(
-                    f"select {internals}.let_search({literal(role)}, for_drop_ins => true)"
-                )
-            statements.append(f"grant usage on schema {internals} to {role}")
-            statements.append(
-                f"grant execute on function {internals}.adopted_hits_for_caller to {role}"
-            )
-        return statements
+        return statements + [
+            f"select {internals}.let_search({literal(role)}, for_drop_ins => true)"
+            for role in function.roles
+        ]
 
 
 def write(database: Database, signature: str, source: Source) -> DropIn:
     """Write the drop-in of a function."""
-    internals = database.install.internals
-    given = {"signature": signature, "source": source.as_sql, "internals": internals}
+    given = {"signature": signature, "source": source.as_sql}
     row: Any = database.execute(_FUNCTION, given).fetchone()
     function = Function(*row)
     return DropIn(function, source)

@@ -1,7 +1,7 @@
 """The SQL that adopts a table, for the user to read and to change, and the file that it is in."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,8 @@ from second_brain.services.install import SCHEMA, Install
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _LONGEST_NAME = 63
+COLLECTION = "knowledge"
+"""The collection of documents of which nothing else is said."""
 
 _MIGRATION = """
 -- {file}: makes the rows of {table_text} searchable in place.
@@ -52,20 +54,6 @@ select knowledge_internal.follow_table({name_literal});
 """
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What the user decides beside the mapping.
-
-    `model` names the embeddings of the source.
-    """
-
-    name: str
-    collection: str = "knowledge"
-    visibility: Literal["private", "public"] = "private"
-    language: str | None = None
-    model: str | None = None
-
-
 def default_name(table: str) -> str:
     """Return the name of the adoption of a table: its own, as far as the rules for names allow."""
     name = re.sub(r"[^a-z0-9_]+", "_", table.lower()).strip("_")[:40]
@@ -77,9 +65,22 @@ def view_name(name: str) -> str:
     return f"adopted_{name}"
 
 
-def render(proposal: Proposal, choices: Choices, install: Install) -> str:
-    """Return the SQL of an adoption. Raises InvalidInputError for a name that is not allowed."""
-    name, table = choices.name, proposal.table
+def render(
+    proposal: Proposal,
+    install: Install,
+    *,
+    name: str,
+    collection: str = COLLECTION,
+    visibility: Literal["private", "public"] = "private",
+    language: str | None = None,
+    model: str | None = None,
+) -> str:
+    """Return the SQL of an adoption. Raises InvalidInputError for a name that is not allowed.
+
+    `model` names the embeddings of the table; `collection`, `visibility` and `language` are those
+    of all rows.
+    """
+    table = proposal.table
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
             f"--name must be 1 to 40 lower-case letters, digits and underscores, a letter first, "
@@ -103,6 +104,12 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
             literal(parent.key),
         )
     embedding = proposal.field("embedding")
+    same = {
+        "collection": None if proposal.field("collection") else collection,
+        "visibility": None if proposal.field("visibility") else visibility,
+        "source_origin": "other",
+        "language": language,
+    }
     migration = install.composed(
         _MIGRATION,
         file=sql.SQL(file_name(name, install.schema)),
@@ -119,10 +126,10 @@ def render(proposal: Proposal, choices: Choices, install: Install) -> str:
         view_name=sql.SQL(view_name(name)),
         schema_option=sql.SQL("" if install.schema == SCHEMA else f" --schema {install.schema}"),
         key_column=literal(proposal.key),
-        model=literal(choices.model if embedding else None),
+        model=literal(model if embedding else None),
         embedding_column=literal(embedding and embedding.source),
         rows=sql.SQL(f"\n where {proposal.rows}") if proposal.rows else sql.SQL(""),
-        columns=_columns(proposal, choices),
+        columns=_columns(proposal, same),
         comment=literal(f"The rows of {table} as documents; adopted as {name}."),
     )
     return migration.as_string(None).lstrip()
@@ -132,18 +139,12 @@ def _line_of(text: str) -> sql.SQL:
     return sql.SQL(re.sub(r"\s+", " ", text))
 
 
-def _columns(proposal: Proposal, choices: Choices) -> sql.Composable:
+def _columns(proposal: Proposal, same: Mapping[str, str | None]) -> sql.Composable:
     key = sql.SQL("source.{}").format(sql.Identifier(proposal.key))
     lines = [_line(key, "key_1", f"key: {proposal.key_reason}")]
     lines += [
         _line(one.expression, one.name, f"{one.name}: {one.reason}") for one in proposal.fields
     ]
-    same = {
-        "collection": None if proposal.field("collection") else choices.collection,
-        "visibility": None if proposal.field("visibility") else choices.visibility,
-        "source_origin": "other",
-        "language": choices.language,
-    }
     lines += [_line(sql.Literal(value), name) for name, value in same.items() if value is not None]
     return sql.SQL(",\n").join(lines)
 

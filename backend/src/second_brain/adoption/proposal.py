@@ -476,10 +476,10 @@ def _warnings(
             f"--{', --'.join(reading)}: a change of another table is not carried over, also one of "
             "who may see a row, until `adopt --check --repair`."
         )
-    if table.elsewhere:
+    if table.is_partition:
         yield (
-            f"Rows that are written through {table.elsewhere} are not followed: `adopt --check "
-            "--repair` carries them over. Of partitions, adopt the partitioned table."
+            "Rows that are written through its parent table are not followed: adopt the"
+            " partitioned table."
         )
     if not fields.keys() & {"owner", "groups", "visibility"} and not is_public:
         yield (

@@ -106,27 +106,24 @@ class Source:
     """An adopted table: its columns, those that metadata has, and its key, with their types.
 
     In `carried`, the column that is the metadata has the type metadata, and those of enums enum.
-    `searched`: columns whose words are searched. `collection`: the one that all its rows are in;
-    `is_shared`: other documents are in it, too. `tables`: the columns of all tables, by name.
-    `document`: the column that the external keys of documents have; None for an expression.
+    `collection`: the one that all its rows are in; `is_shared`: other documents are in it, too.
+    `tables`: the columns of all tables, by name.
     """
 
     schema: str
     name: str
-    columns: Mapping[str, str]
-    carried: Mapping[str, str]
-    searched: Collection[str]
     key: str
     key_type: str
+    embedding: str | None
+    has_policies: bool
+    has_hnsw: bool
+    columns: Mapping[str, str]
+    carried: Mapping[str, str]
     adoption: str
     install: Install
     collection: str | None
     is_shared: bool
     tables: Mapping[str, Collection[str]]
-    document: str | None
-    embedding: str | None
-    has_policies: bool
-    has_hnsw: bool
 
     @property
     def vector(self) -> str | None:
@@ -175,7 +172,7 @@ def parts_of(body: str) -> list[str]:
     return [one[0] for one in _STATEMENT.finditer(body)]
 
 
-def executed(text: str, arguments: Sequence[str], columns: Collection[str]) -> str | None:
+def executed(text: str, arguments: Sequence[str]) -> str | None:
     """Return the query of `execute` with the values of `using`; None for another statement.
 
     It saw no names of the function, so arguments are their places there.
@@ -189,11 +186,10 @@ def executed(text: str, arguments: Sequence[str], columns: Collection[str]) -> s
     (query,) = parsed(one[1].replace("''", "'"))
     given = parsed(f"select {one[2] or 'null'}")[0]
     for name in list(given.find_all(exp.Column)):
-        if name_of(name) in arguments:
-            number = exp.Literal.number(arguments.index(name_of(name)) + 1)
-            name.replace(exp.Parameter(this=number))
-        elif name_of(name) in columns:
-            raise Unknown(f"its variable {name_of(name)} is named as a column")
+        if name_of(name) not in arguments:
+            raise Unknown(f"its query has the variable {name_of(name)}")
+        number = exp.Literal.number(arguments.index(name_of(name)) + 1)
+        name.replace(exp.Parameter(this=number))
     using = given.expressions
     for place in list(query.find_all(exp.Parameter)):
         if not place.name.isdigit() or int(place.name) > len(using):
@@ -364,11 +360,8 @@ class Query:
         names = {name_of(one) for one in bare.find_all(exp.Column)} | {
             f"${one.name}" for one in bare.find_all(exp.Parameter)
         }
-        columns = self.source.columns
-        is_own = names <= {*self.arguments, *columns} - {*self.asked}
-        other = {one for one in names & columns.keys() if columns[one] != "tsvector"}
-        is_match = _operator(bare) in ("@@", "@@@") or is_rank
-        return bool(self.asked) and is_match and not is_own and other <= {*self.source.searched}
+        is_own = names <= {*self.arguments, *self.source.columns} - {*self.asked}
+        return bool(self.asked) and not is_own and (_operator(bare) in ("@@", "@@@") or is_rank)
 
     @cached_property
     def key(self) -> exp.Expr:

@@ -4,7 +4,8 @@ from second_brain.services.install import Database
 
 # The comment that a drop-in's statements give to the old function.
 _REPLACED = """
-select pg_catalog.pg_get_functiondef(proc.oid), format('%%I.%%I', namespace.nspname, proc.proname),
+select quote_ident(namespace.nspname), pg_catalog.pg_get_functiondef(proc.oid),
+       format('%%I.%%I', namespace.nspname, proc.proname),
        was.parts[1], proc.oid::regprocedure::text, was.parts[2], coalesce(present.is_drop_in, false)
   from pg_catalog.pg_proc as proc
   join pg_catalog.pg_namespace as namespace on namespace.oid = proc.pronamespace
@@ -34,22 +35,6 @@ select pg_catalog.pg_get_functiondef(proc.oid), format('%%I.%%I', namespace.nspn
        )
  order by proc.oid
 """
-_REVOKED = """
-select format(revoked.sql, granted.grantee::regrole, proc.pronamespace::regnamespace)
-  from pg_catalog.pg_proc as proc
- cross join lateral aclexplode(proc.proacl) as granted
-  join pg_catalog.pg_roles as role on role.oid = granted.grantee
- cross join (
-         values
-           ('revoke execute on function knowledge_internal.adopted_hits_for_caller from %%s'),
-           ('revoke usage on schema %%2$s from %%1$s')
-       ) as revoked (sql)
- where proc.oid = 'knowledge_internal.adopted_hits_for_caller'::regproc
-   and role.rolname in ('anon', 'authenticated', 'service_role')
-   and %(is_last)s
-union all
-select 'select knowledge_internal.write_readers()' where %(is_last)s
-"""
 
 
 def undo(database: Database, name: str) -> list[str]:
@@ -61,17 +46,16 @@ def undo(database: Database, name: str) -> list[str]:
     found = _found(database)
     statements = [
         statement
-        for definition, kept, was, signature, adoption, is_drop_in in found
+        for _, definition, kept, was, signature, adoption, is_drop_in in found
         if adoption == name
         for statement in (
             *([renamed(definition, kept, was)] if is_drop_in else []),
             f"drop function {signature}",
         )
     ]
-    if statements:
-        is_last = all(adoption == name for _, _, _, _, adoption, _ in found)
-        revoked = database.execute(_REVOKED, {"is_last": is_last}).fetchall()
-        statements += [statement for (statement,) in revoked]
+    if statements and all(adoption == name for *_, adoption, _ in found):
+        statements += [f"drop schema {one}" for one in sorted({row[0] for row in found})]
+        statements.append(f"select {database.install.internals}.end_drop_in_searches()")
     return statements
 
 
@@ -79,12 +63,12 @@ def gone(database: Database, name: str) -> list[str]:
     """List the functions of an adoption that are no drop-ins any more."""
     return [
         was
-        for _, _, was, _, adoption, is_drop_in in _found(database)
+        for *_, was, _, adoption, is_drop_in in _found(database)
         if adoption == name and not is_drop_in
     ]
 
 
-def _found(database: Database) -> list[tuple[str, str, str, str, str, bool]]:
+def _found(database: Database) -> list[tuple[str, str, str, str, str, str, bool]]:
     return database.execute(_REPLACED, {"internals": database.install.internals}).fetchall()
 
 

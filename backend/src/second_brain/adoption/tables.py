@@ -12,11 +12,8 @@ from second_brain.errors import ConfigurationError
 from second_brain.services.install import Database
 
 _TABLE = """
-select class.oid, class.relkind::text, namespace.nspname, class.relname,
-       class.relrowsecurity, row_security_active(class.oid),
-       pg_catalog.pg_get_userbyid(class.relowner),
-       case when class.relispartition then 'its parent table'
-            when class.relkind = 'r' and class.relhassubclass then 'its child tables' end
+select class.oid, class.relkind::text, namespace.nspname, class.relname, class.relrowsecurity,
+       class.relispartition
   from pg_catalog.pg_class as class
   join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
  where class.oid = to_regclass(%s)
@@ -134,8 +131,7 @@ class Table:
     """Foreign keys of one column: the column, the other table by its oid and as SQL, its key."""
     has_row_security: bool
     is_partitioned: bool
-    elsewhere: str | None
-    """Other tables through which its rows are written, without its triggers."""
+    is_partition: bool
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -221,19 +217,14 @@ def read_table(database: Database, name: str) -> Table:
             if similar
             else "Write it as in SQL, with its schema.",
         )
-    oid, kind, schema, relation, has_row_security, is_hidden, owner, elsewhere = found
+    oid, kind, schema, relation, has_row_security, is_partition = found
     if kind not in ("r", "p"):
         raise ConfigurationError(
             f"{name} is not a table", remedy="A view or a foreign table cannot have the triggers."
         )
-    if is_hidden:
-        raise ConfigurationError(
-            f"row level security of {name} hides rows from this role",
-            remedy=f"Connect as its owner, {owner}.",
-        )
     read = [database.connection.execute(one, [oid]).fetchall() for one in _OF_TABLE]
     columns = [Column(*one) for one in read[0]]
-    facts = has_row_security, kind == "p", elsewhere
+    facts = has_row_security, kind == "p", is_partition
     return Table(oid, schema, relation, columns, dict(read[1]), read[2], *facts)
 
 

@@ -41,7 +41,7 @@ __all__ = [
 VIEWER_GROUPS = "knowledge_viewer_groups"
 """The function that a project replaces with its own: no migration changes it once it exists."""
 
-OF_READERS = re.compile(rf"^({INTERNALS}\.)?seen_\d+_(as|by)_")
+OF_READERS = re.compile(rf"^({INTERNALS}\.)?seen_\d+_(as|of|by)_")
 """Functions that write_readers creates for the roles that search under policies."""
 
 _EXTENSIONS = re.compile(

@@ -111,8 +111,8 @@ begin
 end
 $$;
 
--- The name of a function of a place for a role of the API: as, it runs as the role; by, it is
--- called for the role.
+-- The name of a function of a place for a role of the API: as and of run as the role; by is called
+-- for the role.
 create function knowledge_internal.reader_function(place integer, word text, api_role name)
 returns name
 language plpgsql immutable security invoker set search_path = pg_catalog, pg_temp as $$
@@ -124,13 +124,18 @@ begin
 end
 $$;
 
+-- Of more rows than these, a search does not read the keys of all that a role sees.
+create function knowledge_internal.most_seen_keys() returns integer
+language sql immutable security invoker set search_path = pg_catalog, pg_temp
+return 1000;
+
 -- Writes, for each place and each role that searches, the functions that say whether the role sees
--- the row with a key.
+-- the row with a key, and which keys it sees, at most one more than most_seen_keys.
 -- A function cannot change its role, but it can be owned by the role: then the policies and grants
 -- of the role hold, current_user is the role, and what the policies call has the rights of the role
--- and no others. The search runs as the owner of the corpus and asks the function for each row. The
--- search_path is that with which sessions begin, as in a select of the role. The role could alter
--- its function to run as the search does: then the function sees no row.
+-- and no others. The search runs as the owner of the corpus. The search_path is that with which
+-- sessions begin, as in a select of the role. The role could alter its function to run as the
+-- search does: then the function sees no row.
 create function knowledge_internal.write_readers() returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare
@@ -145,13 +150,14 @@ begin
     select function.oid
       from pg_catalog.pg_proc as function
      where function.pronamespace = 'knowledge_internal'::regnamespace
-       and function.proname ~ '^seen_[0-9]+_(as|by)_'
+       and function.proname ~ '^seen_[0-9]+_(as|of|by)_'
   loop
     execute format('drop function %s', old);
   end loop;
   for wanted in
     select role.name as role, place.source, place.key_column, place.key_type,
            knowledge_internal.reader_function(place.place_id, 'as', role.name) as runs_as,
+           knowledge_internal.reader_function(place.place_id, 'of', role.name) as keys_of,
            knowledge_internal.reader_function(place.place_id, 'by', role.name) as called_by
       from public.knowledge_adoptions as place
       -- The table, or its key, can be gone.
@@ -160,39 +166,44 @@ begin
      cross join unnest(knowledge_internal.searching_roles()) as role (name)
      where pg_has_role(current_user, role.name, 'usage')
   loop
-    execute format(
-      'create function knowledge_internal.%I(key text) returns boolean'
-      ' language sql stable security definer set search_path to %s'
-      ' return current_user = %L and exists (select from %s as source where source.%I = $1::%s)',
-      wanted.runs_as, session_path, wanted.role, wanted.source, wanted.key_column, wanted.key_type
-    );
-    execute format(
-      'revoke all on function knowledge_internal.%1$I from public;'
-      'grant execute on function knowledge_internal.%1$I to current_user;'
-      'grant create on schema knowledge_internal to %2$I;'
-      'alter function knowledge_internal.%1$I owner to %2$I;'
-      'revoke create on schema knowledge_internal from %2$I',
-      wanted.runs_as, wanted.role
-    );
     -- An error of a policy hides the row, and ends no search of other tables.
     execute format(
       $function$
-        create function knowledge_internal.%I(key text) returns boolean
+        create function knowledge_internal.%1$I(key text) returns boolean
+        language sql stable security definer set search_path to %3$s
+        return current_user = %4$L
+          and exists (select from %5$s as source where source.%6$I = $1::%7$s);
+
+        create function knowledge_internal.%2$I() returns text[]
+        language sql stable security definer set search_path to %3$s
+        return array(
+          select source.%6$I::text from %5$s as source where current_user = %4$L limit %8$s
+        );
+
+        create function knowledge_internal.%9$I(key text) returns boolean
         language plpgsql stable security invoker cost 1000
         set search_path = pg_catalog, pg_temp as $body$
         begin
-          return knowledge_internal.%I(key);
+          return knowledge_internal.%1$I(key);
         exception when others then
           if left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
             raise; -- not of the policy
           end if;
           return false;
         end
-        $body$
+        $body$;
+
+        revoke all on function
+          knowledge_internal.%1$I, knowledge_internal.%2$I, knowledge_internal.%9$I from public;
+        grant execute on function knowledge_internal.%1$I, knowledge_internal.%2$I to current_user;
+        grant create on schema knowledge_internal to %4$I;
+        alter function knowledge_internal.%1$I owner to %4$I;
+        alter function knowledge_internal.%2$I owner to %4$I;
+        revoke create on schema knowledge_internal from %4$I
       $function$,
-      wanted.called_by, wanted.runs_as
+      wanted.runs_as, wanted.keys_of, session_path, wanted.role, wanted.source, wanted.key_column,
+      wanted.key_type, knowledge_internal.most_seen_keys() + 1, wanted.called_by
     );
-    execute format('revoke all on function knowledge_internal.%I from public', wanted.called_by);
   end loop;
 end
 $$;

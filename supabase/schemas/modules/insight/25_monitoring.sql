@@ -90,7 +90,10 @@ language sql stable security invoker set search_path = pg_catalog, pg_temp as $$
    where index.leg is not null
      and index.is_valid
      and index.scans = 0
+     and index.bytes > 2 * 8192 -- not empty: adopted tables have indexes of their own
      and chunks.total >= knowledge_internal.few_rows()
+     -- Else nobody has searched yet.
+     and exists (select from index as other where other.leg is not null and other.scans > 0)
   having count(*) > 0
 
    union all
