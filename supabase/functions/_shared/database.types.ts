@@ -666,6 +666,59 @@ export type Database = {
         };
         Relationships: [];
       };
+      "knowledge_tenant_words": {
+        Row: {
+          "chunks": number;
+          "tenant": number;
+          "word": number;
+        };
+        ComputedFields: never;
+        Insert: {
+          "chunks": number;
+          "tenant": number;
+          "word": number;
+        };
+        Update: {
+          "chunks"?: number;
+          "tenant"?: number;
+          "word"?: number;
+        };
+        Relationships: [];
+      };
+      "knowledge_tenants": {
+        Row: {
+          "allowed_groups": (string)[] | null;
+          "changed_at": string | null;
+          "collection": string;
+          "document_count": number;
+          "id": number;
+          "mean_length": number;
+          "owner_id": string | null;
+          "visibility": string | null;
+        };
+        ComputedFields: never;
+        Insert: {
+          "allowed_groups"?: (string)[] | null;
+          "changed_at"?: string | null;
+          "collection": string;
+          "document_count": number;
+          "id": number;
+          "mean_length": number;
+          "owner_id"?: string | null;
+          "visibility"?: string | null;
+        };
+        Update: {
+          "allowed_groups"?: (string)[] | null;
+          "changed_at"?: string | null;
+          "collection"?: string;
+          "document_count"?: number;
+          "id"?: number;
+          "mean_length"?: number;
+          "owner_id"?: string | null;
+          "visibility"?: string | null;
+        };
+        Relationships: [];
+      };
       "knowledge_types": {
         Row: {
           "created_at": string;
@@ -1034,6 +1087,7 @@ export type Database = {
         Returns: number;
       };
       "refresh_knowledge_statistics": { Args: Record<PropertyKey, never>; Returns: boolean };
+      "refresh_knowledge_tenants": { Args: Record<PropertyKey, never>; Returns: number };
       "report_knowledge_queries": { Args: { "most"?: number; "since"?: string }; Returns: Json };
       "reset_knowledge_settings": { Args: { "collection"?: string }; Returns: boolean };
       "retry_knowledge_embeddings": { Args: { "model"?: string }; Returns: number };

@@ -436,7 +436,7 @@ $$;
 -- The text leg over the rows of vector_leg, for a question of which one word is enough and each has
 -- one reading: the best candidates by BM25, best first. bm25 was written with the default k1 and b
 -- and the mean length of that time: tf * (k1 + 1) / (tf + length factor) for each word. It orders
--- the candidates; solved for tf, it gives their exact scores with the present k1, b and mean length.
+-- the candidates; solved for tf, it gives their scores with the present k1, b and mean length.
 create function knowledge_internal.text_leg(
   question knowledge_internal.question, pool integer,
   settings knowledge_internal.search_settings, scope knowledge_internal.row_scope,
