@@ -175,6 +175,7 @@ _TEMPLATE = """  select {shown}
    where true -- the conditions of the old function
    order by hit.place"""
 _SELECTED = re.compile(r"(?:\s*(?:begin|then|else)\b)*\s*(select\b.*)", re.DOTALL | re.IGNORECASE)
+_PAGED = "100"  # hits of a function with pages: the same ones for each page
 _MANY = 10  # times as many hits as rows where a condition is no filter
 # A returned query of a drop-in. {limit}: or all; the old query has the rows that are missing.
 _ANSWER = """with drop_in_hits as materialized (
@@ -192,9 +193,11 @@ _ANSWER = """with drop_in_hits as materialized (
 select {shown} from (
   select shown.* from drop_in_rows as shown
   union all
-  select old.*, 1000000 + row_number() over () from (
-    {old}
-  ) as old ({columns}found_key)
+  select old.* from (
+    select old.*, 1000000 + row_number() over () from (
+      {old}
+    ) as old ({columns}found_key)
+  ) as old
    where {is_short}
      and not exists (select from drop_in_rows as shown where shown.found_key = old.found_key)
 ) as answer ({columns}found_key, place){rows}
@@ -378,6 +381,9 @@ class DropIn:
             "its rows come in the order of this search; its scores are computed as before": (
                 "question" in self.parts
             ),
+            f"its pages have {_PAGED} rows of this search, then those of the old query": any(
+                one.clause("offset") for one in self.queries
+            ),
             "it counts the hits alone": any(
                 one.tree.find(exp.Window)
                 and re.search(r"count\(.*\) over", one.text, re.IGNORECASE)
@@ -523,8 +529,9 @@ class DropIn:
             raise Unknown("its columns are not those of the table alone")
         # The rows of a page are counted from the first row of all.
         most = f"{limit}::bigint + coalesce({skipped}, 0)" if limit and skipped else limit
-        count = f"coalesce({most}, 1000)" if limit else "1000"
+        count = f"coalesce({limit}, 1000)" if limit else "1000"
         count = count if is_whole else f"{_MANY} * ({count})"
+        count = _PAGED if skipped else count
         rows = "(select count(*) from drop_in_rows)"
         columns = [f"c{one}" for one in range(len(self.function.columns) or 1)]
         columns = [] if query.is_row else columns

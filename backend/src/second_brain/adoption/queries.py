@@ -606,6 +606,8 @@ class Query:
         tree = self.tree.copy()
         if is_page:
             tree.set("offset", None)
+            # Rows of the same rank are on one page.
+            tree.order_by(self.key.copy(), copy=False)
             tree.set("limit", exp.Limit(expression=parsed(f"select {limit}")[0].expressions[0]))
         return self._with_key(tree)
 

@@ -74,9 +74,10 @@ def undo(database: Database, name: str) -> list[str]:
     changed = _changed(database, name, found)
     if changed:
         raise ConfigurationError(
-            f"functions are not the drop-ins that --calls wrote, and search: {', '.join(changed)}",
-            remedy="Rename them back, replace them by a body of your own, or drop them. The old"
-            f" functions are in the schema {database.install.internals}_<schema>.",
+            "functions are not the drop-ins that --calls wrote, and call the search: "
+            + ", ".join(changed.values()),
+            remedy="Change them back, give them a body without the search, or drop them. The old"
+            f" functions are in the schemas {database.install.internals}_*.",
         )
     statements = [
         statement
@@ -97,22 +98,19 @@ def faults(database: Database, name: str) -> list[str]:
     """List what is wrong with the drop-ins of an adoption: those that are gone, or have changed."""
     found = database.execute(_REPLACED).fetchall()
     changed = _changed(database, name, found)
-    gone = [row[3] for row in found if row[5] == name and not row[7]]
-    return [f"{one} is not the drop-in that --calls wrote" for one in changed] + [
-        f"{one} is no drop-in any more"
-        for one in gone
-        if not any(other.startswith(f"{one}(") for other in changed)
+    gone = [row for row in found if row[5] == name and not row[7] and row[6] not in changed]
+    return [f"{one} is not the drop-in that --calls wrote" for one in changed.values()] + [
+        f"{row[3]} is no drop-in any more" for row in gone
     ]
 
 
-def _changed(database: Database, name: str, found: Sequence[Any]) -> list[str]:
-    """List the functions that call the search of an adoption and are not as --calls wrote them."""
+def _changed(database: Database, name: str, found: Sequence[Any]) -> dict[int, str]:
+    """Return the functions that search an adoption and are not as --calls wrote them."""
     internals = database.install.internals
     written = [row[6] for row in found if row[7]]
-    rows = database.execute(
-        _CALLING, {"called": f"{internals}.adopted_hits", "internals": internals, "name": name}
-    ).fetchall()
-    return [signature for oid, signature in rows if oid not in written]
+    given = {"called": f"{internals}.adopted_hits", "internals": internals, "name": name}
+    rows = database.execute(_CALLING, given).fetchall()
+    return {oid: signature for oid, signature in rows if oid not in written}
 
 
 def renamed(definition: str, name: str, wanted: str) -> str:
