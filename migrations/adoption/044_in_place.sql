@@ -135,8 +135,8 @@ return 1000;
 -- A function cannot change its role, but it can be owned by the role: then the policies and grants
 -- of the role hold, current_user is the role, and what the policies call has the rights of the role
 -- and no others. The search runs as the owner of the corpus. The search_path is that with which
--- sessions begin, as in a select of the role. The role could alter its function to run as the search
--- does: then the function sees no row.
+-- sessions begin, as in a select of the role. The role could alter its function to run as the
+-- search does: then the function sees no row.
 create function knowledge_internal.write_readers() returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
 declare

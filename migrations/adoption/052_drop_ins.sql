@@ -16,7 +16,7 @@ create function knowledge_internal.adopted_filters(
 ) returns jsonb
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $$
 declare
-  most_values constant integer := 1000;
+  most_values constant integer := 1000; -- of a filter; of all, twice as many
   longest constant integer := 90000; -- characters
   scalar constant text := '^(-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?|true|false)$';
   composite constant text := '^[[:space:]]*[[{]';
@@ -61,11 +61,13 @@ begin
                ) as given
          where listed.condition <> 'null'
            and given.is_composite is not true
+           and jsonb_array_length(given.list) <= most_values
+           and length(given.list::text) <= longest
            and (is_list or jsonb_typeof(listed.condition -> 'value') = 'object')
            and listed.condition -> 'value' <> '{}'
         window so_far as (order by listed.ordinality)
       ) as made
-     where made.characters <= longest and made.values <= most_values
+     where made.characters <= longest and made.values <= 2 * most_values
   );
 end
 $$;
@@ -137,7 +139,8 @@ begin
     );
   end if;
   return query
-  select hit.* from knowledge_internal.adopted_hits(adoption_name, embedding, search, caller) as hit;
+  select hit.*
+    from knowledge_internal.adopted_hits(adoption_name, embedding, search, caller) as hit;
 end
 $$;
 

@@ -112,9 +112,10 @@ def test_arguments_are_known_by_what_is_done_with_them(notes: Connection) -> Non
     source = drop_ins.adopted(Database(notes), "notes")
     for (arguments, condition), expected in ARGUMENTS.items():
         with notes.transaction(force_rollback=True):
+            body = f"select * from notes where {condition}"
             notes.execute(
                 f"set local search_path = public, extensions; create function f({arguments})"
-                f" returns setof notes language sql as $f$select * from notes where {condition}$f$".encode()
+                f" returns setof notes language sql as $f$ {body} $f$".encode()
             )
             call = drop_ins.write(Database(notes), "public.f", source)
             shown = call.named("question"), call.named("embedding")
@@ -346,6 +347,48 @@ def test_a_drop_in_returns_no_row_that_the_old_function_hides(notes: Connection)
                 for name in ("knowledge_internal_public", "public")
             )
             assert new == old, body
+
+
+MANY = list(range(1001))
+# Conditions of a drop-in, and the values of the filters that are made of them.
+FILTERS: tuple[tuple[dict[str, object] | None, list[object]], ...] = (
+    ({"op": "in", "value": 7}, [[7]]),
+    ({"op": "in", "value": ["a", None, "b"]}, [["a", "b"]]),
+    ({"op": "in", "value": None}, [[]]),
+    ({"op": "in", "value": "7", "is_text": True}, [["7", 7]]),
+    ({"op": "in", "value": ["true", "x", None], "is_text": True}, [["true", True, "x"]]),
+    ({"op": "in", "value": ['{"a": 1}'], "is_text": True}, []),
+    ({"op": "in", "value": MANY[1:]}, [MANY[1:]]),
+    ({"op": "in", "value": MANY}, []),
+    ({"op": "in", "value": ["x" * 100_000]}, []),
+    ({"op": "contains", "value": {"a": [1]}}, [{"a": [1]}]),
+    ({"op": "contains", "value": {}}, []),
+    ({"op": "contains", "value": [1]}, []),
+    ({"op": "contains", "value": None}, []),
+    (None, []),
+)
+
+
+def test_a_condition_is_a_filter_if_a_search_takes_it(notes: Connection) -> None:
+    adopt(notes, "public.notes", collection="notes")
+    backfill(notes, "notes")
+    filters = (
+        "select knowledge_internal.adopted_filters("
+        "knowledge_internal.adoption_named('notes'), %s, %s) as made"
+    )
+    last: dict[str, object] = {"field": "metadata.last", "op": "in", "value": [1]}
+    for condition, values in FILTERS:
+        given = condition and {"field": "metadata", **condition}
+        (made,) = notes.execute(filters, [Jsonb([given, last]), None]).fetchone() or ([],)
+        assert [one["value"] for one in made] == [*values, [1]], condition
+    for keys, count in ((["7", "9", "no"], 2), ([str(one) for one in MANY[1:]], 40), ([], 0)):
+        (made,) = notes.execute(filters, [Jsonb([last]), Jsonb(keys)]).fetchone() or ([],)
+        assert [len(one["value"]) for one in made] == [1, count]
+        search = {"query_text": "note", "match_count": 50, "filters": made[1:]}
+        hits = "select from knowledge_internal.search(knowledge_internal.given_arguments(%s))"
+        assert len(notes.execute(hits.encode(), [Jsonb(search)]).fetchall()) == count
+    (made,) = notes.execute(filters, [Jsonb([last]), Jsonb(MANY)]).fetchone() or ([],)
+    assert made == [last]
 
 
 def test_functions_of_any_name_come_back_and_those_of_others_are_left(notes: Connection) -> None:

@@ -203,7 +203,7 @@ def compare(database: Database, call: "DropIn") -> None:
 def _users(database: Database, call: "DropIn") -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield users with few rows: the column and value by which, and the claims of their tokens."""
     source = call.source
-    table = _name(source.schema, source.name).as_string(None).replace("%%", "%")
+    table = source.as_sql
     policies = database.connection.execute(_POLICIES, [table]).fetchall()
     for relation, column, path in call.compared_with_claims([one for (one,) in policies]):
         found = database.connection.execute(_TABLE_OF, [relation, column, table]).fetchone()

@@ -4,7 +4,6 @@ The work on rows is SQL (`supabase/schemas/modules/adoption/`); here are its bat
 transactions.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -118,7 +117,7 @@ class Problem:
 class Comparison:
     """The differences between a source and its documents.
 
-    `examples` has some of the differing keys with their fields; `differing` counts by field.
+    `examples` has some of the differing keys with their fields.
     """
 
     name: str
@@ -126,7 +125,6 @@ class Comparison:
     missing: int = 0
     different: int = 0
     left_over: int = 0
-    differing: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[Key, list[str]]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
@@ -238,7 +236,6 @@ def compare(
                 found.missing += 1
             else:
                 found.different += 1
-                found.differing.update(fields)
             if len(found.examples) < _EXAMPLES:
                 found.examples.append((key, fields))
         if repair and differences:

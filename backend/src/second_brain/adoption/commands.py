@@ -198,8 +198,8 @@ def _write(
             database.connection.execute(text.encode())
         typer.echo(f"Adopted {proposed.table} as {name}.")
     else:
-        file, is_new = _write_file(into, text, migration.file_name(name, schema))
-        if is_new and (Path(file).parent.parent / "schemas").is_dir():
+        is_new = _write_file(into, text, migration.file_name(name, schema))
+        if is_new and (into.parent / "schemas").is_dir():
             typer.echo(
                 "note: this project has declarative schemas: copy `create view` and `create "
                 "trigger` of this file into supabase/schemas, else the next diff drops them",
@@ -209,7 +209,7 @@ def _write(
     typer.echo(f"Then: second-brain adopt {then}{more}", err=True)
 
 
-def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
+def _write_file(into: Path, text: str, name: str) -> bool:
     file, is_new = migration.write(into, text, name)
     typer.echo(file if is_new else f"{file}: nothing changed")
     if is_new:
@@ -218,7 +218,7 @@ def _write_file(into: Path, text: str, name: str) -> tuple[Path, bool]:
             f' psql "$SECOND_BRAIN_DSN" -1f {shlex.quote(str(file))}',
             err=True,
         )
-    return file, is_new
+    return is_new
 
 
 def _replace_calls(database: Database, name: str, into: Path, *, undo: bool, run: bool) -> None:

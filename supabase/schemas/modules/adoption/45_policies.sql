@@ -106,7 +106,8 @@ $$;
 
 -- Lets a role of the API, such as authenticated, call search_visible_knowledge_chunks, or
 -- (for_drop_ins) search through drop-ins alone, as also service_role may. Warns of each table that
--- is not searched for the role. Raises 42501 if the caller is not a member of the role, which is to own its functions.
+-- is not searched for the role. Raises 42501 if the caller is not a member of the role, which is to
+-- own its functions.
 create function knowledge_internal.let_search(api_role name, for_drop_ins boolean default false)
 returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
