@@ -523,8 +523,6 @@ class DropIn:
         source = self.source
         limit, skipped = query.clause("limit"), query.clause("offset")
         filters, keys, is_whole = conditions.narrowing(query)
-        if skipped and not is_whole:
-            raise Unknown("it has an offset, and a condition that is no filter")
         if self.function.returns_rows and query.has_star and not query.is_row:
             raise Unknown("its columns are not those of the table alone")
         # The rows of a page are counted from the first row of all.

@@ -608,7 +608,8 @@ class Query:
             tree.set("offset", None)
             # Rows of the same rank are on one page.
             tree.order_by(self.key.copy(), copy=False)
-            tree.set("limit", exp.Limit(expression=parsed(f"select {limit}")[0].expressions[0]))
+            bound = parsed(f"select {limit}")[0].expressions if limit else []
+            tree.set("limit", exp.Limit(expression=bound[0]) if bound else None)
         return self._with_key(tree)
 
     def _has_words(self, leaf: Leaf) -> exp.Expr:
