@@ -314,6 +314,9 @@ BODIES = {
     "select n.* from public.notes n where to_tsvector(n.status) @@ plainto_tsquery(status) order by"
     " ts_rank(to_tsvector(n.status), plainto_tsquery(status)), n.id limit 9 offset 9": "",
     f"select n.* from public.notes n {BY_DISTANCE} limit 5 offset 38": "",
+    "select n.* from public.notes n where ts_rank(to_tsvector('simple', n.status),"
+    " plainto_tsquery('simple', $3)) > 0.5 or ts_rank(to_tsvector('simple', n.content),"
+    f" plainto_tsquery('simple', $3)) > 0 {BY_DISTANCE}": "",
     f"with hits as (select n.* from public.notes n {BY_DISTANCE}) select * from hits": (
         "its columns are not those of the table alone"
     ),

@@ -125,10 +125,14 @@ def test_a_drop_in_that_the_team_has_changed_is_named_and_not_overwritten(
     assert bodies(pages) == now
 
 
-def test_a_function_comes_back_after_a_column_has_been_renamed(pages: Connection) -> None:
+@pytest.mark.parametrize(
+    "change",
+    ["alter table public.pages rename embedding to vector", "drop table public.pages cascade"],
+)
+def test_a_function_comes_back_after_its_table_has_changed(pages: Connection, change: str) -> None:
     before = bodies(pages)
     replace(pages)
-    pages.execute("alter table public.pages rename column embedding to vector")
+    pages.execute(change.encode())
     undo(pages)
     assert bodies(pages) == before
 

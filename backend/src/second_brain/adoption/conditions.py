@@ -68,7 +68,7 @@ def _keys(query: Query, leaf: Leaf) -> str:
     for one in list(conditions_of(select)):
         if one not in leaf.conditions:
             one.replace(exp.true())
-    for name in ("order", "limit", "distinct"):
+    for name in ("order", "limit", "offset", "distinct"):
         select.set(name, None)
     key = exp.column(query.source.key, table=leaf.alias, quoted=True)
     select.set("expressions", [exp.cast(key, "text")])

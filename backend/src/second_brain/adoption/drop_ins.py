@@ -164,7 +164,7 @@ _DISTANCE = r"operator\s*\([^)]*<[=#-]>\)"
 _COMPARED = (
     rf"{_DISTANCE}[\s(]*(?:cast\s*\(\s*)?(?:\w+\s*\.\s*)?{{0}}"
     rf"|{{0}}[\s)]*(?:::\s*[\w.]+(?:\(\w+\))?[\s)]*)?{_DISTANCE}"
-    r"|{0}[\s)]*(?:::|\sas\s)\s*(?:\w+\.)?(?:vector|halfvec)\b"
+    r"|{0}(?:\s*::\s*text)?[\s)]*(?:::|\sas\s)\s*(?:\w+\.)?(?:vector|halfvec)\b"
 )
 _OF_SOURCE = ("", "source")  # how the view of an adoption names a column of the table
 _ATOMIC = re.compile(r"\s*BEGIN ATOMIC\s(.*)END\s*", re.DOTALL)

@@ -451,7 +451,7 @@ class Query:
         return bool(kinds) and kinds <= {"vector", "halfvec"}
 
     def _is_of_words(self, condition: exp.Expr, select: exp.Select) -> bool:
-        """Return whether a condition is `@@` or a rank of the question, or one or a distance."""
+        """Return whether a condition is `@@` of the question or its rank above 0, or a distance."""
         bare = condition.unnest()
         if isinstance(bare, exp.Or):
             sides = (bare.this, bare.expression)
@@ -460,7 +460,7 @@ class Query:
             )
 
         is_asked = partial(self._is_asked, select=select)
-        if isinstance(bare, exp.GT | exp.GTE):
+        if isinstance(bare, exp.GT) and bare.expression.name in ("0", "0.0"):
             rank = bare.this.unnest()
             return _is_text(rank) and any(is_plain(one, is_asked) for one in rank.expressions)
         sides = (bare.this, bare.args.get("expression"))
