@@ -289,34 +289,33 @@ class Function:
         for name, value in [one for one in assigned for _ in assigned]:
             words |= {*re.findall(r"[\w$]+", value)} if name in words else set()
         found: dict[str, int] = {}
-        candidates: dict[str, list[int]] = {"embedding": [], "question": []}
-        by_name: dict[str, list[int]] = {"embedding": [], "question": []}
-        vectors: list[int] = []
+        used: dict[str, list[int]] = {"embedding": [], "question": []}
+        others: dict[str, list[int]] = {"embedding": [], "question": []}
         for place, (argument, kind, _) in enumerate(self.arguments, 1):
             name = argument.lower()
             is_text = kind in ("text", "varchar")
-            itself = rf"(?<![\w$])(?:{re.escape(argument)}|\${place})(?!\w)"
-            if kind in ("vector", "halfvec"):
-                vectors.append(place)
-            if is_text and {argument, name, f"${place}"} & words:
-                candidates["question"].append(place)
-            elif (
-                kind in ("vector", "halfvec", "jsonb", "json", "_float4", "_float8") or is_text
-            ) and re.search(_COMPARED.format(itself), code, re.IGNORECASE):
-                candidates["embedding"].append(place)
-            elif is_text and re.fullmatch(_QUESTION, name):
-                by_name["question"].append(place)
+            is_vector = kind in ("vector", "halfvec")
+            # In PL/pgSQL, $1 is mostly of what is executed.
+            names = {argument, name, *((f"${place}",) if self.language == "sql" else ())}
+            itself = rf"(?<![\w$])(?:{'|'.join(map(re.escape, names))})(?!\w)"
+            if is_text and names & words:
+                used["question"].append(place)
+            elif (is_vector or is_text or kind in ("jsonb", "json", "_float4", "_float8")) and (
+                re.search(_COMPARED.format(itself), code, re.IGNORECASE)
+            ):
+                used["embedding"].append(place)
+            elif is_vector or (is_text and re.fullmatch(_QUESTION, name)):
+                others["embedding" if is_vector else "question"].append(place)
             elif kind in ("int4", "int8") and re.fullmatch(_COUNT, name):
                 found.setdefault("count", place)
             else:
                 named = next((one for one, like in _PARTS if re.fullmatch(like, name)), None)
                 found |= {named: place} if named else {}
-        by_name["embedding"] = vectors
-        for part, places in candidates.items():
-            places = places or by_name[part][:1]
+        for part, places in used.items():
+            places = places or others[part][:1]
             if len(places) > 1:
-                names = ", ".join(self.arguments[place - 1][0] for place in places)
-                raise Unknown(f"several of its arguments are the {part}: {names}")
+                several = ", ".join(self.arguments[place - 1][0] for place in places)
+                raise Unknown(f"several of its arguments are the {part}: {several}")
             found |= {part: places[0]} if places else {}
         return found
 
@@ -494,10 +493,15 @@ class DropIn:
         asked = {own, f"${self.parts['question']}"} if "question" in self.parts else set()
         if not all(queries.are_words(one, asked) for one in values.pop(own, [])):
             return set()
-        for _ in values:
-            for name, listed in values.items():
-                if all(queries.are_words(one, {*asked, name}) for one in listed):
-                    asked.add(name)
+        before: set[str] = set()
+        while asked != before:
+            before = {*asked}
+            asked |= {
+                name
+                for name, listed in values.items()
+                if name not in before
+                and all(queries.are_words(one, {*before, name}) for one in listed)
+            }
         return asked
 
     def _template(self) -> str:
@@ -598,7 +602,8 @@ class DropIn:
         while mark in body:
             mark = "$call_" + mark[1:]
         kept = self.kept
-        names = ", ".join(map(literal, (kept, function.signature, self.source.adoption)))
+        drop_in = kept.replace(self.kept_name, function.as_sql, 1)
+        names = ", ".join(map(literal, (kept, drop_in, self.source.adoption)))
         statements = [
             f"create schema if not exists {self.kept_schema}",
             # Of a drop-in that is gone.
