@@ -87,8 +87,8 @@ CALLS = {
     "words": "select knowledge_internal.has_word('a', null, {text}),"
     " knowledge_internal.without_accents({text})",
     "snippets": "select knowledge_internal.snippet({text}, 'english', '{{a,b,1}}', 3)",
-    "drop-ins": "select knowledge_internal.adopted_filters(jsonb_build_array("
-    "jsonb_build_object('field', 'metadata.a', 'op', 'is_text', 'value', ({text})::text)))",
+    "drop-ins": "select knowledge_internal.adopted_filters(null, jsonb_build_array("
+    "jsonb_build_object('op', 'in', 'is_text', true, 'value', ({text})::text)), null)",
     "substrings": "select knowledge_internal.identifiers_of(null, {text})",
 }
 
@@ -108,7 +108,6 @@ def tracked(server: Server, shared_dsn: str) -> Iterator[Connection]:
 OTHERS = {
     "questions, which have at most 4,096 characters": {
         "adopted_hits",
-        "adopted_hits_for_caller",
         "completions",
         "erase_derived",
         "explain_hybrid_search",
