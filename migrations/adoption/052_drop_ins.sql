@@ -161,7 +161,7 @@ return (
 
 -- Leaves the function that a drop-in replaces to its owner alone, whatever default privileges have
 -- granted, and says in its comment what it was, and which drop-in is in its place.
-create function knowledge_internal.keep_function(
+create function knowledge_internal.keep_old_search(
   kept regprocedure, drop_in regprocedure, adoption_name text
 ) returns void
 language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
@@ -177,12 +177,14 @@ begin
     execute format('revoke all on function %s from %s', kept, grantee);
   end loop;
   execute format(
-    'comment on function %s is %L', kept,
+    'comment on function %s is %s', kept,
     (
-      select format(
-               'Was %s.%I before the adoption %s; its drop-in is %s.',
-               proc.pronamespace::regnamespace, proc.proname, adoption_name,
-               knowledge_internal.drop_in_hash(proc.oid)
+      select quote_literal(
+               format(
+                 'Was %s.%I before the adoption %s; its drop-in is %s.',
+                 proc.pronamespace::regnamespace, proc.proname, adoption_name,
+                 knowledge_internal.drop_in_hash(proc.oid)
+               )
              )
         from pg_catalog.pg_proc as proc
        where proc.oid = drop_in

@@ -610,7 +610,7 @@ class DropIn:
             f"drop function if exists {kept}",
             replaced.renamed(function.definition, function.as_sql, self.kept_name),
             f"{header}\nAS {mark}{body}{mark}",
-            f"select {internals}.keep_function({names})",
+            f"select {internals}.keep_old_search({names})",
         ]
         return statements + [
             f"select {internals}.let_search({literal(role)}, for_drop_ins => true)"

@@ -6,7 +6,7 @@ from typing import Any
 from second_brain.errors import ConfigurationError
 from second_brain.services.install import Database
 
-# The comment that keep_function gives to the old function.
+# The comment that keep_old_search gives to the old function.
 _REPLACED = """
 select quote_ident(namespace.nspname), pg_catalog.pg_get_functiondef(proc.oid),
        format('%I.%I', namespace.nspname, proc.proname),
