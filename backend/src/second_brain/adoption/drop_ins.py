@@ -355,9 +355,8 @@ class DropIn:
             self.undecided.append(str(reason))
             body = self._template()
         reasons = {
-            "none of its arguments is an embedding or a question": self.parts.keys().isdisjoint(
-                ("embedding", "question")
-            ),
+            "none of its arguments is an embedding or a question": not self.undecided
+            and self.parts.keys().isdisjoint(("embedding", "question")),
             f"it belongs to {function.other_owner}: create the drop-in as that role": (
                 function.other_owner
             ),
