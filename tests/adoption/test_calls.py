@@ -64,6 +64,64 @@ def test_a_caller_finds_what_the_policies_show(notes: Connection, connect: Conne
     assert found(connect("authenticated", uid=BERT)) == [1, 2, 3]
     assert found(connect("anon")) == []
     assert found(connect("service_role")) == [1, 2, 3]
+    notes.execute("alter table public.notes add column more bigint, add column other text")
+    assert found(connect("authenticated", uid=BERT)) == [1, 2, 3]
+
+
+def test_the_comparison_has_a_user_of_each_claim_and_says_what_proves_nothing(
+    notes: Connection,
+) -> None:
+    notes.execute(
+        "create policy open on public.notes to authenticated"
+        " using (status = (auth.jwt() -> 'app' ->> 'status'))"
+    )
+    call = kept(notes, where="where content = 'x' or status = 'done' and auth.uid() is not null")
+    assert ("the owner", 0, 0) in call.users
+    assert "the owner gets no row, before or now: this proves nothing" in call.notes
+    notes.execute("drop function public.search_notes")
+    notes.execute(SEARCH.format(security="", where="").encode())
+    (call,) = calls.keep(Database(notes), "notes")
+    assert ("a user with status = done", 200, 200) in call.users
+
+
+def test_a_table_of_the_same_name_in_another_schema_is_another(notes: Connection) -> None:
+    notes.execute("create schema other; create table other.notes (like public.notes)")
+    search = SEARCH.replace("setof public.notes", "setof other.notes").format(security="", where="")
+    notes.execute(search.replace("= public", "= other").encode())
+    adopt(notes, "public.notes", collection="notes")
+    backfill(notes, "notes")
+    assert calls.keep(Database(notes), "notes") == []
+
+
+# Arguments, a condition, and which of them are the question and the embedding.
+ARGUMENTS = {
+    ("model text, near vector", "true"): (None, "near"),
+    ("embedding_model text, e vector, q text", "fts @@ plainto_tsquery(q)"): ("q", "e"),
+    ("search_mode text, e text, words text", "embedding <=> e::vector < 1 and fts @@"
+     " to_tsquery(search_mode::regconfig, words || ':*')"): ("words", "e"),
+    ("query_type text, query_text text, query_embedding vector", "true"): (
+        "query_text", "query_embedding"),
+    ("a vector, b vector", "embedding <=> a < embedding <=> b"): "the embedding: a, b",
+    ("a text, b text", "fts @@ (plainto_tsquery(a) && plainto_tsquery(b))"): "the question: a, b",
+}  # fmt: skip
+
+
+def test_arguments_are_known_by_what_is_done_with_them(notes: Connection) -> None:
+    notes.execute("alter table public.notes add column fts tsvector")
+    adopt(notes, "public.notes", collection="notes")
+    source = drop_ins.adopted(Database(notes), "notes")
+    for (arguments, condition), expected in ARGUMENTS.items():
+        with notes.transaction(force_rollback=True):
+            body = f"select * from notes where {condition}"
+            notes.execute(
+                f"set local search_path = public, extensions; create function f({arguments})"
+                f" returns setof notes language sql as $f$ {body} $f$".encode()
+            )
+            named = "select oid::regprocedure::text from pg_proc where proname = 'f'"
+            (signature,) = notes.execute(named.encode()).fetchone() or ("",)
+            call = drop_ins.write(Database(notes), signature, source)
+            shown = call.named("question"), call.named("embedding")
+            assert expected == shown or str(expected) in "; ".join(call.undecided)
 
 
 _RIGHTS = """
@@ -130,9 +188,18 @@ def test_a_drop_in_returns_as_many_rows_as_the_old_function(
     assert notes.execute(old.encode()).fetchone() == (count,)
 
 
+def test_a_role_that_reads_some_columns_alone_is_decided_on(notes: Connection) -> None:
+    notes.execute("revoke select on public.notes from anon; grant select (id) on notes to anon")
+    assert "some columns" in "; ".join(kept(notes).undecided)
+
+
 def test_a_caller_without_rights_on_a_table_gets_none(notes: Connection, connect: Connect) -> None:
     notes.execute("revoke select on public.notes from anon")
+    notes.execute("alter default privileges grant execute on functions to pg_monitor")
     assert kept(notes).undecided == []
+    acl = "select proacl::text from pg_proc where pronamespace ="
+    acl += " 'knowledge_internal_public'::regnamespace"
+    assert notes.execute(acl.encode()).fetchall() == [("{postgres=X/postgres}",)]
     anna = connect("authenticated", uid=ANNA)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         found(connect("anon"))
@@ -165,6 +232,7 @@ def test_a_direct_call_of_the_search_shows_no_key_score_or_place_of_a_hidden_row
 
 
 BY_DISTANCE = "order by n.embedding operator(extensions.<=>) query_embedding"
+LESS = "operator(extensions.<=>) query_embedding <"
 NEAR = f"select n.id from public.notes n {BY_DISTANCE}"
 OF_HITS = "select notes.* from hits join public.notes on notes.id = hits.id"
 ASKED = "('[1,0,0]', 100, 'open', null, 'd%')"
@@ -210,7 +278,7 @@ BODIES = {
     "select n.* from public.notes n union all select n.* from public.notes n": "union",
     f"with hits as ({NEAR}) {OF_HITS} except select * from public.notes": "except",
     f"with recursive hits as ({NEAR}) {OF_HITS}": "recursive",
-    f"select n.* from public.notes n where length(n.status) = 4 {BY_DISTANCE} offset 2": "offset",
+    f"select n.* from public.notes n where length(n.status) = 4 {BY_DISTANCE} offset 2": "",
     "select (null::public.notes).* from public.teams": "does not name the table",
     "with named as (select n.id, 'done' as status from public.notes n), hits as (select id from"
     f" named where status = 'done') {OF_HITS}": "",
@@ -229,6 +297,29 @@ BODIES = {
     f" to_tsquery(pattern)) {BY_DISTANCE}": "",
     f"select n.* from public.notes n where now() + interval '1 day ago' > now() {BY_DISTANCE}": "",
     f"select n.* from public.notes n where n.status like pattern {BY_DISTANCE}": "",
+    # What is more than the words stays a condition.
+    "declare ask tsquery := plainto_tsquery('simple', status) && plainto_tsquery('simple',"
+    " coalesce(auth.jwt() ->> 'org', '2')); begin return query select n.* from public.notes n where"
+    f" to_tsvector('simple', n.content || ' ' || n.status) @@ ask {BY_DISTANCE}; end": "",
+    "declare ask tsquery := plainto_tsquery('simple', status); begin if auth.uid() is null then ask"
+    " := ask && '2'; end if; return query select n.* from public.notes n where"
+    f" to_tsvector('simple', n.content || ' ' || n.status) @@ ask {BY_DISTANCE}; end": "",
+    # A threshold of one part.
+    f"with near as (select n.id from public.notes n where n.embedding {LESS} 0.9 {BY_DISTANCE}),"
+    " worded as (select n.id from public.notes n where to_tsvector(n.content) @@ plainto_tsquery("
+    "status)) select n.* from near full join worded using (id) join public.notes n using (id)": "",
+    "select n.* from public.notes n where match_count = 7 and n.owner = pattern::uuid"
+    f" {BY_DISTANCE}": "",
+    # The second page is of the old query alone.
+    "select n.* from public.notes n where to_tsvector(n.status) @@ plainto_tsquery(status) order by"
+    " ts_rank(to_tsvector(n.status), plainto_tsquery(status)), n.id limit 9 offset 9": "",
+    f"select n.* from public.notes n {BY_DISTANCE} limit 5 offset 38": "",
+    "select n.* from public.notes n where ts_rank(to_tsvector('simple', n.status),"
+    " plainto_tsquery('simple', $3)) > 0.5 or ts_rank(to_tsvector('simple', n.content),"
+    f" plainto_tsquery('simple', $3)) > 0 {BY_DISTANCE}": "",
+    f"with hits as (select n.* from public.notes n {BY_DISTANCE}) select * from hits": (
+        "its columns are not those of the table alone"
+    ),
     "select n.* from public.notes n where ($4 is null or n.status = 'done') and ($4 or n.owner is"
     f" not null) is not false {BY_DISTANCE}": "",
 }
@@ -241,7 +332,7 @@ def test_a_drop_in_returns_no_row_that_the_old_function_hides(notes: Connection)
     backfill(notes, "notes")
     for body, reason in BODIES.items():
         with notes.transaction(force_rollback=True):
-            language = "plpgsql" if body.startswith("begin") else "sql"
+            language = "plpgsql" if body.startswith(("begin", "declare")) else "sql"
             notes.execute(
                 "create function public.search_notes(query_embedding extensions.vector, match_count"
                 " int, status text, is_all boolean, pattern text) returns setof public.notes"

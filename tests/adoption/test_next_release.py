@@ -24,12 +24,14 @@ grant select on public.pages to anon, authenticated;
 """
 FUNCTION = """
 create or replace function public.hybrid_pages(
-  query_text text, query_embedding extensions.vector(3), match_count int
+  query_text text, query_embedding extensions.vector(3), match_count int,
+  match_threshold float default -1, rrf_k int default 50, text_weight float default 1
 ) returns table (id bigint, content text, score float)
 language sql stable {security} set search_path = public, extensions as $f$
   with near as (
     select p.id, row_number() over (order by p.embedding <=> query_embedding) as place
-      from pages p order by place limit match_count * 2
+      from pages p where 1 - (p.embedding <=> query_embedding) > match_threshold
+     order by place limit match_count * 2
   ), worded as (
     select p.id, row_number() over (order by ts_rank(to_tsvector('english', p.content),
            websearch_to_tsquery('english', query_text)) desc) as place
@@ -37,8 +39,8 @@ language sql stable {security} set search_path = public, extensions as $f$
                          @@ websearch_to_tsquery('english', query_text)
      order by place limit match_count * 2
   )
-  select p.id, p.content, coalesce(1.0 / (50 + near.place), 0)
-         + coalesce(1.0 / (50 + worded.place), 0) as score
+  select p.id, p.content, coalesce(1.0 / (rrf_k + near.place), 0)
+         + coalesce(1.0 / (rrf_k + worded.place), 0) * text_weight as score
     from near full join worded on near.id = worded.id
     join pages p on p.id = coalesce(near.id, worded.id)
    order by score desc limit match_count {offset}
@@ -80,8 +82,9 @@ def replace(connection: Connection) -> None:
 
 
 def undo(connection: Connection) -> None:
-    for statement in replaced.undo(Database(connection), "pages"):
-        connection.execute(statement.encode())
+    with connection.transaction():
+        for statement in replaced.undo(Database(connection), "pages"):
+            connection.execute(statement.encode())
 
 
 @pytest.mark.parametrize("how", ["undo", "remove"])
@@ -97,6 +100,41 @@ def test_a_function_that_a_later_release_has_changed_stays(pages: Connection, ho
     else:
         carrying.remove(Database(pages), "pages")
     assert bodies(pages) == newer != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter function public.hybrid_pages set statement_timeout = '3s'",
+        "alter function public.hybrid_pages security definer",
+        "alter function public.hybrid_pages rename to hybrid_pages_2",
+        "create schema api; alter function public.hybrid_pages set schema api",
+        "drop function knowledge_internal_public.hybrid_pages",
+    ],
+)
+def test_a_drop_in_that_the_team_has_changed_is_named_and_not_overwritten(
+    pages: Connection, change: str
+) -> None:
+    replace(pages)
+    pages.execute(change.encode())
+    now = bodies(pages)
+    assert "is not the drop-in that --calls wrote" in str(findings(pages))
+    for act in (undo, lambda one: carrying.remove(Database(one), "pages")):
+        with pytest.raises(ConfigurationError, match="hybrid_pages"):
+            act(pages)
+    assert bodies(pages) == now
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["alter table public.pages rename embedding to vector", "drop table public.pages cascade"],
+)
+def test_a_function_comes_back_after_its_table_has_changed(pages: Connection, change: str) -> None:
+    before = bodies(pages)
+    replace(pages)
+    pages.execute(change.encode())
+    undo(pages)
+    assert bodies(pages) == before
 
 
 def test_a_function_that_is_gone_does_not_come_back(pages: Connection) -> None:
@@ -138,6 +176,10 @@ def test_what_the_old_function_answered_is_answered(
         assert rows(caller, "null", "'[0,0,0]'") == 5
         assert rows(caller, "repeat('upload ', 190)", "'[1,0,0]'") == 5
         assert rows(caller, "'upload'", "'[1,0,0]'", "null") in (80, 50)
+        assert rows(caller, "'upload'", "'[1e-40,0,0]'") == 5
+        # Thresholds, constants and weights that no search of this package takes.
+        for given in ("1.5", "'NaN'", "-3, 0, 0", "0, -100, -1", "null, null, null", "0, 1, 'NaN'"):
+            assert rows(caller, "'upload'", "'[1,0,0]'", f"5, {given}") == 5, given
 
 
 def test_what_differs_is_printed_for_the_function(pages: Connection) -> None:

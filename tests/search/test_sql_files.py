@@ -95,6 +95,7 @@ NAMED_AT_RUN_TIME = {
             "write_places",
             "place_order",
             "let_search",
+            "keep_old_search",
             "end_searches",
             "end_drop_in_searches",
             "caller_condition",

@@ -122,7 +122,8 @@ def keep(database: Database, name: str, *, run: bool = False) -> "list[DropIn]":
         )
     source = drop_ins.adopted(database, name)
     found = searching(database, adoption.source)
-    calls = [drop_ins.write(database, one, source) for one in found]
+    written = [drop_ins.write(database, one, source) for one in found]
+    calls = [one for one in written if one.names_table]
     for call in calls:
         if call.left or call.function.other_owner:
             continue  # What another role wrote is not run as this one.
@@ -191,6 +192,8 @@ def compare(database: Database, call: "DropIn") -> None:
                 call.undecided.append(f"it does not fit {message}")
             continue
         call.users.append((shown, before, now))
+        if before == now == 0:
+            call.notes.append(f"{shown} gets no row, before or now: this proves nothing")
         if now < before:
             call.undecided.append(f"{shown} gets {now} rows, and {before} before")
     if len(call.users) < 2 and call.is_about_users:

@@ -299,11 +299,8 @@ def _check(database: Database, name: str, *, repair: bool) -> bool:
         f" ({one.missing:,} missing, {one.different:,} different,"
         f" {one.left_over:,} left over){', repaired' if repair else ''}."
     )
-    for function in replaced.gone(database, name):
-        typer.echo(
-            f"{name}: {printable(function)} is no drop-in any more: second-brain adopt --calls"
-            f" {name}{more}"
-        )
+    for fault in replaced.faults(database, name):
+        typer.echo(f"{name}: {printable(fault)}: second-brain adopt --calls {name}{more}")
     for key, fields in one.examples:
         typer.echo(f"  {_shown(key)}: {printable(', '.join(fields))}")
     _print_problems(name, one.problems)

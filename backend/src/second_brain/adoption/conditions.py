@@ -36,9 +36,12 @@ def narrowing(query: Query) -> tuple[list[str], str, bool]:
     """
     filters: list[list[str]] = []
     keys: list[str] = []
+    guards: list[str] = []
     for leaf in query.leaves:
         found = [(one, _filter(one, query, leaf)) for one in leaf.conditions]
         filters.append([one for _, one in found if one])
+        values = [text_of(one) for one, _ in found if _is_value(one, query, leaf)]
+        guards.append(" and ".join(f"({one})" for one in values))
         is_whole = all(
             one or _is_join(condition, query, leaf) or _is_value(condition, query, leaf)
             for condition, one in found
@@ -48,6 +51,10 @@ def narrowing(query: Query) -> tuple[list[str], str, bool]:
             return [], "", False
     # A row of the result can come from any leaf.
     shared = [one for one in dict.fromkeys(filters[0]) if all(one in other for other in filters)]
+    if all(guards):
+        # A value is cast only where the old query would cast it.
+        guard = " or ".join(dict.fromkeys(guards))
+        shared = [f"case when {guard} then {one} end" for one in shared]
     union = "\n union ".join(dict.fromkeys(keys))
     limited = f"({union}\n limit {_MOST_KEYS + 1})" if all(keys) else ""
     return shared, limited, not any(keys)
@@ -61,7 +68,7 @@ def _keys(query: Query, leaf: Leaf) -> str:
     for one in list(conditions_of(select)):
         if one not in leaf.conditions:
             one.replace(exp.true())
-    for name in ("order", "limit", "distinct"):
+    for name in ("order", "limit", "offset", "distinct"):
         select.set(name, None)
     key = exp.column(query.source.key, table=leaf.alias, quoted=True)
     select.set("expressions", [exp.cast(key, "text")])

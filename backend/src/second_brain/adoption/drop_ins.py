@@ -82,7 +82,10 @@ select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, pro
        proc.oid::regprocedure::text, pg_catalog.pg_get_functiondef(proc.oid),
        coalesce(pg_catalog.pg_get_function_sqlbody(proc.oid), proc.prosrc), language.lanname,
        proc.prosecdef,
-       array_to_string(proc.proconfig, ',') ~ 'search_path=',
+       (
+         select substr(setting, 13) from unnest(proc.proconfig) as setting
+          where setting like 'search_path=%%'
+       ),
        coalesce((
          select jsonb_agg(array[
                   coalesce(nullif(proc.proargnames[listed.place], ''), '$' || listed.place),
@@ -117,8 +120,17 @@ select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, pro
           where not proc.prosecdef
             and role.rolname in ('anon', 'authenticated', 'service_role')
             and has_function_privilege(role.oid, proc.oid, 'execute')
-            and has_table_privilege(role.oid, class.oid, 'select')
+            and has_any_column_privilege(role.oid, class.oid, 'select')
           order by role.rolname
+       ),
+       exists (
+         select
+           from pg_catalog.pg_roles as role
+          where not proc.prosecdef
+            and role.rolname in ('anon', 'authenticated', 'service_role')
+            and has_function_privilege(role.oid, proc.oid, 'execute')
+            and has_any_column_privilege(role.oid, class.oid, 'select')
+            and not has_table_privilege(role.oid, class.oid, 'select')
        ),
        case when proc.proowner <> current_user::regrole then proc.proowner::regrole::text end
   from pg_catalog.pg_proc as proc
@@ -127,6 +139,16 @@ select namespace.nspname, proc.proname, format('%%I.%%I', namespace.nspname, pro
   join pg_catalog.pg_class as class on class.oid = %(source)s::regclass
  where proc.oid = %(signature)s::regprocedure
 """
+# Whether the name of a table without its schema is the table: by the search_path, and where this
+# has none of the name, as the only one.
+_SEES = """
+select coalesce(to_regclass(quote_ident(class.relname)) = class.oid, %(is_any)s and (
+         select count(*) = 1 from pg_catalog.pg_class as other
+          where other.relname = class.relname and other.relkind in ('r', 'p', 'v', 'm', 'f')
+       ))
+  from pg_catalog.pg_class as class where class.oid = %(source)s::regclass
+"""
+_PATH = "select set_config('search_path', %s, true)"
 _PARTS = (
     ("text_weight", r"(p_|match_)?(full_?text|text|keyword|bm25|lexical|fts)_weight"),
     ("vector_weight", r"(p_|match_)?(semantic|vector|embedding)_weight"),
@@ -134,6 +156,16 @@ _PARTS = (
     ("threshold", r".*(threshold|min_?similarity|min_?relevance|max_?distance).*"),
 )
 _COUNT = r".*(count|limit|top_?k|max_results).*|(p_)?k"
+_QUESTION = (
+    r"(\w+_)?(query|search|keywords?|question|terms?)(_?(text|query|string|terms?|phrase|words?))?"
+)
+_DISTANCE = r"operator\s*\([^)]*<[=#-]>\)"
+# An argument that is compared by a distance, or cast to what is.
+_COMPARED = (
+    rf"{_DISTANCE}[\s(]*(?:cast\s*\(\s*)?(?:\w+\s*\.\s*)?{{0}}"
+    rf"|{{0}}[\s)]*(?:::\s*[\w.]+(?:\(\w+\))?[\s)]*)?{_DISTANCE}"
+    r"|{0}(?:\s*::\s*text)?[\s)]*(?:::|\sas\s)\s*(?:\w+\.)?(?:vector|halfvec)\b"
+)
 _OF_SOURCE = ("", "source")  # how the view of an adoption names a column of the table
 _ATOMIC = re.compile(r"\s*BEGIN ATOMIC\s(.*)END\s*", re.DOTALL)
 _DECLARED = re.compile(r"\s*(?:#\w+\s+\w+\s+)*declare\b(.*?)\bbegin\b", re.DOTALL | re.IGNORECASE)
@@ -142,35 +174,36 @@ _TEMPLATE = """  select {shown}
     join {table} as source on source.{key} = (hit.key ->> {key_name})::{key_type}
    where true -- the conditions of the old function
    order by hit.place"""
-_ASSIGNED = re.compile(
-    r"\s*(?:(?:declare|begin|then|else)\s+)*(\w+)[\w\s.()]*?(?::=|=|\bdefault\b)(.+)",
-    re.DOTALL | re.IGNORECASE,
-)
 _SELECTED = re.compile(r"(?:\s*(?:begin|then|else)\b)*\s*(select\b.*)", re.DOTALL | re.IGNORECASE)
+_PAGED = "100"  # hits of a function with pages: the same ones for each page
 _MANY = 10  # times as many hits as rows where a condition is no filter
 # A returned query of a drop-in. {limit}: or all; the old query has the rows that are missing.
 _ANSWER = """with drop_in_hits as materialized (
-  select (hit.key ->> {key_name})::{key_type} as key, hit.place
+  select (hit.key ->> {key_name})::{key_type} as key, hit.place, hit.has_words
     from {search} as hit
 ), drop_in_source as materialized (
   select source.* from drop_in_hits as hit join {table} as source on source.{key} = hit.key
 ), drop_in_rows as materialized (
   select fresh.*, hit.place from (
     {fresh}
-  ) as fresh ({columns}, found_key)
+  ) as fresh ({columns}found_key)
     join drop_in_hits as hit on hit.key = fresh.found_key
-   order by hit.place{bounds}
+   order by hit.place{most}
 )
 select {shown} from (
   select shown.* from drop_in_rows as shown
   union all
-  select old.*, 1000000 + row_number() over () from (
-    {old}
-  ) as old ({columns}, found_key)
+  select old.* from (
+    select old.*, 1000000 + row_number() over () from (
+      {old}
+    ) as old ({columns}found_key)
+  ) as old
    where {is_short}
      and not exists (select from drop_in_rows as shown where shown.found_key = old.found_key)
-) as answer ({columns}, found_key, place)
- order by answer.place{limit}"""
+) as answer ({columns}found_key, place){rows}
+ order by answer.place{bounds}"""
+# The rows of the keys, with the columns that the table has by then.
+_ROWS = "\n  join {table} as source on source.{key} = answer.found_key"
 
 
 def adopted(database: Database, name: str) -> Source:
@@ -223,7 +256,8 @@ class Function:
 
     `as_sql` is its name with the schema. `arguments` have a name (`$1` for none), a type without
     its schema, and the type as SQL. `roles`: which API roles call it as themselves and read the
-    table.
+    table; `has_partial_roles`: whether one of them reads some columns alone. `sees_table`: whether
+    the name of the table without its schema is the table.
     """
 
     schema: str
@@ -234,40 +268,55 @@ class Function:
     body: str
     language: str
     is_definer: bool
-    has_search_path: bool
+    search_path: str | None
     arguments: Sequence[tuple[str, str, str]]
     required: int
     returns_rows: bool
     columns: Sequence[tuple[str, str]]
     roles: Sequence[str]
+    has_partial_roles: bool
     other_owner: str | None
+    sees_table: bool
 
     def parts(self) -> dict[str, int]:
         """Return the places of the arguments by what they are: embedding, question, count, ...
 
-        Conditions and columns use all others as they are.
+        Conditions and columns use all others as they are. Raises Unknown.
         """
+        code = queries.without_comments(self.body)
+        assigned = [*queries.assignments(self.body)] if self.language != "sql" else []
+        words = queries.names_of_words(self.body)
+        for name, value in [one for one in assigned for _ in assigned]:
+            words |= {*re.findall(r"[\w$]+", value)} if name in words else set()
         found: dict[str, int] = {}
+        used: dict[str, list[int]] = {"embedding": [], "question": []}
+        others: dict[str, list[int]] = {"embedding": [], "question": []}
         for place, (argument, kind, _) in enumerate(self.arguments, 1):
             name = argument.lower()
             is_text = kind in ("text", "varchar")
-            if kind in ("vector", "halfvec") or (
-                (is_text or kind in ("jsonb", "json", "_float4", "_float8"))
-                and re.search("embedding|vector", name)
+            is_vector = kind in ("vector", "halfvec")
+            # In PL/pgSQL, $1 is mostly of what is executed.
+            names = {argument, name, *((f"${place}",) if self.language == "sql" else ())}
+            itself = rf"(?<![\w$])(?:{'|'.join(map(re.escape, names))})(?!\w)"
+            if is_text and names & words:
+                used["question"].append(place)
+            elif (is_vector or is_text or kind in ("jsonb", "json", "_float4", "_float8")) and (
+                re.search(_COMPARED.format(itself), code, re.IGNORECASE)
             ):
-                found["embedding"] = place
-            elif is_text and re.search("query|search|keyword|question|term", name):
-                found.setdefault("question", place)
+                used["embedding"].append(place)
+            elif is_vector or (is_text and re.fullmatch(_QUESTION, name)):
+                others["embedding" if is_vector else "question"].append(place)
             elif kind in ("int4", "int8") and re.fullmatch(_COUNT, name):
                 found.setdefault("count", place)
             else:
                 named = next((one for one, like in _PARTS if re.fullmatch(like, name)), None)
                 found |= {named: place} if named else {}
-        code = queries.without_comments(self.body)
-        for place, (argument, kind, _) in enumerate(self.arguments, 1):
-            within = rf"tsquery\s*\((?:[^()]|\([^()]*\))*(?<![\w$]){re.escape(argument)}(?!\w)"
-            if kind in ("text", "varchar") and "question" not in found:
-                found |= {"question": place} if re.search(within, code, re.IGNORECASE) else {}
+        for part, places in used.items():
+            places = places or others[part][:1]
+            if len(places) > 1:
+                several = ", ".join(self.arguments[place - 1][0] for place in places)
+                raise Unknown(f"several of its arguments are the {part}: {several}")
+            found |= {part: places[0]} if places else {}
         return found
 
 
@@ -299,18 +348,20 @@ class DropIn:
 
     def __post_init__(self) -> None:
         function, source = self.function, self.source
-        self.parts = function.parts()
         try:
+            self.parts = function.parts()
             body = self._body()
         except Unknown as reason:
             self.undecided.append(str(reason))
             body = self._template()
         reasons = {
-            "none of its arguments is an embedding or a question": self.parts.keys().isdisjoint(
-                ("embedding", "question")
-            ),
+            "none of its arguments is an embedding or a question": not self.undecided
+            and self.parts.keys().isdisjoint(("embedding", "question")),
             f"it belongs to {function.other_owner}: create the drop-in as that role": (
                 function.other_owner
+            ),
+            "a role that calls it may select some columns of the table alone": (
+                function.has_partial_roles
             ),
             "its collection has other documents: adopt the table again with a --collection of its "
             "own": source.is_shared,
@@ -328,6 +379,9 @@ class DropIn:
             "its rows come in the order of this search; its scores are computed as before": (
                 "question" in self.parts
             ),
+            f"its pages have {_PAGED} rows of this search, then those of the old query": any(
+                one.clause("offset") for one in self.queries
+            ),
             "it counts the hits alone": any(
                 one.tree.find(exp.Window)
                 and re.search(r"count\(.*\) over", one.text, re.IGNORECASE)
@@ -336,6 +390,14 @@ class DropIn:
         }
         self.notes = [note for note, holds in notes.items() if holds]
         self.statements = self._statements(body)
+
+    @property
+    def names_table(self) -> bool:
+        """Whether the function can be about the table, and not another of this name."""
+        function, source = self.function, self.source
+        qualified = rf'(?<!\w)"?{re.escape(source.schema)}"?\s*\.\s*"?{re.escape(source.name)}'
+        is_qualified = re.search(qualified, function.body, re.IGNORECASE)
+        return function.sees_table or function.returns_rows or bool(is_qualified)
 
     @property
     def is_about_users(self) -> bool:
@@ -385,9 +447,9 @@ class DropIn:
         return self.function.arguments[self.parts[part] - 1][0] if part in self.parts else None
 
     def search_path(self) -> str:
-        """Return the schemas of the function, of the table and of pgvector."""
-        schemas = {self.function.schema, self.source.schema, self.source.install.extensions}
-        return ", ".join([*map(quoted, sorted(schemas)), "pg_temp"])
+        """Return the schemas of the table, of the function and of pgvector."""
+        schemas = (self.source.schema, self.function.schema, self.source.install.extensions)
+        return ", ".join([*map(quoted, dict.fromkeys(schemas)), "pg_temp"])
 
     def _body(self) -> str:
         """Return the body with each query that it returns over hits. Raises Unknown."""
@@ -398,16 +460,8 @@ class DropIn:
         declared = _DECLARED.match(code)
         names = {name for name, _, _ in function.arguments}
         names |= {f"${place}" for place in range(1, len(function.arguments) + 1)}
-        asked = set()
-        if "question" in self.parts:
-            asked = {f"${self.parts['question']}", str(self.named("question"))}
-        # A variable that is made of the question, or of a claim, is one, too.
         parts = queries.parts_of(code)
-        for one in filter(None, map(_ASSIGNED.match, parts)):
-            if any(re.search(rf"(?<![\w$]){re.escape(x)}(?!\w)", one[2]) for x in asked):
-                asked.add(one[1].lower())
-            if queries.is_about_users(one[2]):
-                self.claims.add(one[1].lower())
+        asked = self._asked()
         for one in filter(None, map(_SELECTED.match, parts if declared else ())):
             with contextlib.suppress(Unknown):
                 self.trees += queries.parsed(one[1])
@@ -418,13 +472,36 @@ class DropIn:
         for start, end, text in reversed(returned):
             inner = queries.executed(text, [name for name, _, _ in function.arguments])
             is_executed = is_executed or inner is not None
-            query = Query(inner or text, self.source, names, asked)
+            query = Query(inner or text, self.source, names, asked, function.sees_table)
             self.queries.append(query)
             body = f"{body[:start]}{self._answer(query)}{body[end:]}"
         if not returned:
             raise Unknown("its body returns no query")
         # What is executed sees no names of the function.
         return f"\n#variable_conflict use_column\n{body}" if is_executed else body
+
+    def _asked(self) -> set[str]:
+        """Return the names that have words of the question; note those that have claims."""
+        values: dict[str, list[str]] = {}
+        if self.function.language != "sql":
+            for name, value in queries.assignments(self.function.body):
+                values.setdefault(name, []).append(value)
+                if queries.is_about_users(value):
+                    self.claims.add(name)
+        own = str(self.named("question"))
+        asked = {own, f"${self.parts['question']}"} if "question" in self.parts else set()
+        if not all(queries.are_words(one, asked) for one in values.pop(own, [])):
+            return set()
+        before: set[str] = set()
+        while asked != before:
+            before = {*asked}
+            asked |= {
+                name
+                for name, listed in values.items()
+                if name not in before
+                and all(queries.are_words(one, {*before, name}) for one in listed)
+            }
+        return asked
 
     def _template(self) -> str:
         """Return a body to begin with: the rows of the hits, the columns by their names."""
@@ -449,30 +526,31 @@ class DropIn:
         source = self.source
         limit, skipped = query.clause("limit"), query.clause("offset")
         filters, keys, is_whole = conditions.narrowing(query)
-        if skipped and not is_whole:
-            raise Unknown("it has an offset, and a condition that is no filter")
+        if self.function.returns_rows and query.has_star and not query.is_row:
+            raise Unknown("its columns are not those of the table alone")
+        # The rows of a page are counted from the first row of all.
+        most = f"{limit}::bigint + coalesce({skipped}, 0)" if limit and skipped else limit
         count = f"coalesce({limit}, 1000)" if limit else "1000"
-        count += f" + coalesce({skipped}, 0)" if skipped else ""
         count = count if is_whole else f"{_MANY} * ({count})"
+        count = _PAGED if skipped else count
         rows = "(select count(*) from drop_in_rows)"
-        is_short = f"({rows} < {limit}) is not false" if limit else "true"
-        if skipped:
-            is_short += f" and coalesce({skipped}, 0) = 0"
-        columns = ", ".join(f"c{one}" for one in range(len(self.function.columns) or 1))
-        bounds = f"\n   limit {limit}" if limit else ""
+        columns = [f"c{one}" for one in range(len(self.function.columns) or 1)]
+        columns = [] if query.is_row else columns
+        names = {"key": quoted(source.key), "table": source.as_sql}
         return _ANSWER.format(
             key_name=literal(source.key),
             key_type=source.key_type,
-            key=quoted(source.key),
-            table=source.as_sql,
+            **names,
             search=self._search(f"least(greatest({count}, 1), 1000)::integer", filters, keys),
             fresh=query.over("drop_in_source"),
-            old=query.with_key(),
-            columns=columns,
-            shown=", ".join(f"answer.{one}" for one in columns.split(", ")),
-            bounds=bounds + (f" offset {skipped}" if skipped else ""),
-            is_short=is_short,
-            limit=f"\n limit {limit}" if limit else "",
+            old=query.up_to(most if skipped else "", is_page=bool(skipped)),
+            columns="".join(f"{one}, " for one in columns),
+            shown=", ".join(f"answer.{one}" for one in columns) or "source.*",
+            most=f"\n   limit {most}" if limit else "",
+            is_short=f"({rows} < {most}) is not false" if limit else "true",
+            rows=_ROWS.format(**names) if query.is_row else "",
+            bounds=(f"\n limit {limit}" if limit else "")
+            + (f"\n offset {skipped}" if skipped else ""),
         )
 
     def _search(self, most: str, filters: Sequence[str], keys: str) -> str:
@@ -517,21 +595,21 @@ class DropIn:
         # The body is the last part; Postgres chooses its marks.
         header = function.definition[: function.definition.rindex(function.body)]
         header = re.sub(r"AS \$\w*\$\Z", "", header).rstrip("\n")
-        if not function.has_search_path:
+        if function.search_path is None:
             header += f"\n SET search_path TO {self.search_path()}"
         mark = "$call$"
         while mark in body:
             mark = "$call_" + mark[1:]
         kept = self.kept
-        was = f"Was {function.as_sql} before the adoption {self.source.adoption}."
+        drop_in = kept.replace(self.kept_name, function.as_sql, 1)
+        names = ", ".join(map(literal, (kept, drop_in, self.source.adoption)))
         statements = [
             f"create schema if not exists {self.kept_schema}",
             # Of a drop-in that is gone.
             f"drop function if exists {kept}",
             replaced.renamed(function.definition, function.as_sql, self.kept_name),
-            f"revoke all on function {kept} from public, anon, authenticated, service_role",
-            f"comment on function {kept} is {literal(was)}",
             f"{header}\nAS {mark}{body}{mark}",
+            f"select {internals}.keep_old_search({names})",
         ]
         return statements + [
             f"select {internals}.let_search({literal(role)}, for_drop_ins => true)"
@@ -543,5 +621,11 @@ def write(database: Database, signature: str, source: Source) -> DropIn:
     """Write the drop-in of a function."""
     given = {"signature": signature, "source": source.as_sql}
     row: Any = database.execute(_FUNCTION, given).fetchone()
-    function = Function(*row)
-    return DropIn(function, source)
+    path: str | None = row[8]
+    seen: Any = None
+    with database.connection.transaction(force_rollback=True):
+        if path is not None:
+            database.execute(_PATH, [path])
+        seen = database.execute(_SEES, given | {"is_any": path is None}).fetchone()
+    facts = [*row, *seen]
+    return DropIn(Function(*facts), source)

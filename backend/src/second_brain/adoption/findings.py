@@ -35,10 +35,10 @@ def findings(connection: Connection, schema: str) -> Findings:
                 f" was renamed. Then repair what was missed: {check} --repair",
             )
             continue
-        for function in replaced.gone(database, one.name):
+        for fault in replaced.faults(database, one.name):
             yield (
                 "warning",
-                f"{about}: {function} is no drop-in any more, a later statement has replaced it",
+                f"{about}: {fault}, a later statement has changed it",
                 f"Write it again: second-brain adopt --calls {one.name}{option}. Or leave the new"
                 " one: the same with --undo",
             )

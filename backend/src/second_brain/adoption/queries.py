@@ -5,9 +5,9 @@ with the reason: no shape is guessed.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from psycopg import sql
@@ -41,6 +41,27 @@ _AGGREGATES = frozenset(
 )
 _CLAIMS = re.compile(r"\bauth\.(uid|jwt)\b|request\.jwt\.claim", re.IGNORECASE)
 _TEXT_FUNCTION = re.compile(r"ts_rank|tsquery|similarity$", re.IGNORECASE)
+_TO_QUERY = re.compile(r"tsquery\s*\(", re.IGNORECASE)
+# Whatever gives a variable a value; one that no part has a value for has no name of its own there.
+_ASSIGNED = re.compile(
+    r"(?:^|;|\b(?:declare|begin|then|else|loop)\b)\s*"
+    r"""(?=("[^"]+"|\w+)[\w\s.()\[\],%"]*?(?::=|=|\bdefault\b)([^;]*))"""
+    r"|\b(?:into(?:\s+strict)?|for|foreach)\s+([\w\s,\"]+)",
+    re.IGNORECASE,
+)
+# What an expression of words alone can have, beside columns.
+_PLAIN = (
+    *(exp.Anonymous, exp.Cast, exp.Column, exp.DataType, exp.Dot, exp.DPipe),
+    *(exp.Identifier, exp.Literal, exp.Null, exp.ObjectIdentifier, exp.Parameter, exp.Paren),
+    exp.Trim,
+)
+_PATHS = (exp.JSONExtract, exp.JSONExtractScalar)
+_OF_WORDS = re.compile(
+    r"(websearch_to_|plainto_|phraseto_|to_)tsquery|to_tsvector|ts_rank(_cd)?|coalesce|nullif"
+    r"|(strict_)?(word_)?similarity|setweight|strip|[blr]?trim|lower|upper|left|(regexp_)?replace"
+    r"|(immutable_|f_)?unaccent|concat(_ws)?|array_to_string|regexp_split_to_array|string_to_array",
+    re.IGNORECASE,
+)
 
 
 class Unknown(Exception):  # noqa: N818
@@ -64,6 +85,84 @@ def literal(value: str) -> str:
 def quoted(name: str) -> str:
     """Return a name as SQL."""
     return sql.Identifier(name).as_string(None)
+
+
+def assignments(body: str) -> Iterator[tuple[str, str]]:
+    """Yield the variables of a body that get a value, with it: empty for one that is not read."""
+    code = without_comments(body)
+    masked = _LEXED.sub(
+        lambda one: one[0] if one[0].startswith('"') or one[3] else "'" * len(one[0]), code
+    )
+    for one in _ASSIGNED.finditer(masked):
+        for name in (one[1] or one[3]).split(","):
+            name = name.strip().split(" ")[0]
+            bare = name.strip('"') if name.startswith('"') else name.lower()
+            yield bare, code[one.start(2) : one.end(2)] if one[1] else ""
+
+
+def names_of_words(body: str) -> set[str]:
+    """Return the names in what makes a tsquery of words: of several arguments, in the last."""
+    code = without_comments(body)
+    found: set[str] = set()
+    for one in _TO_QUERY.finditer(code):
+        depth, start = 1, one.end()
+        for part in re.finditer(rf"({_LITERAL})|[(),]", code[start:], re.DOTALL | re.IGNORECASE):
+            depth += {"(": 1, ")": -1}.get(part[0], 0)
+            if depth == 0:
+                found |= {*re.findall(r"[\w$]+", code[start : one.end() + part.start()])}
+                break
+            if part[0] == "," and depth == 1:
+                start = one.end() + part.end()
+    return found
+
+
+def is_plain(node: exp.Expr, is_asked: Callable[[exp.Expr], bool] | None = None) -> bool:
+    """Return whether an expression is made of columns and literals by functions of words alone.
+
+    With `is_asked`, of such columns alone, of at least one; without, of at least one column.
+    """
+    configurations: set[int] = set()
+    names = []
+    for one in node.walk():
+        if not isinstance(one, _PLAIN):
+            return False
+        if isinstance(one, exp.Anonymous):
+            if not _OF_WORDS.fullmatch(one.name):
+                return False
+            if re.search(r"ts(query|vector)$", one.name) and len(one.expressions) > 1:
+                configurations |= {id(part) for part in one.expressions[0].walk()}
+        if isinstance(one, exp.Dot) and name_of(one.this) not in ("pg_catalog", "extensions"):
+            return False
+        if isinstance(one, exp.Literal) and _is_joined_text(one) and re.search(r"\w", one.name):
+            return False
+        if isinstance(one, exp.Column | exp.Parameter):
+            names.append(one)
+    names = [one for one in names if id(one) not in configurations]
+    return bool(names) and (is_asked is None or all(map(is_asked, names)))
+
+
+def are_words(value: str, asked: Collection[str]) -> bool:
+    """Return whether a value of a variable has words of the question alone, or nothing."""
+    try:
+        (one,) = parsed(f"select {value}")[0].expressions
+    except (Unknown, ValueError):
+        return False
+    return isinstance(one, exp.Null) or is_plain(
+        one,
+        lambda name: (
+            f"${name.name}" in asked
+            if isinstance(name, exp.Parameter)
+            else not table_of(name) and name_of(name) in asked
+        ),
+    )
+
+
+def _is_joined_text(node: exp.Expr) -> bool:
+    """Return whether a literal is joined to a text: `'draft & ' || question`."""
+    parent = node.parent
+    return isinstance(parent, exp.DPipe) or (
+        isinstance(parent, exp.Anonymous) and parent.name.lower().startswith("concat")
+    )
 
 
 def parsed(text: str) -> list[exp.Expr]:
@@ -203,12 +302,14 @@ class Query:
     """A query over the adopted table, read. Raises Unknown.
 
     `arguments`: names that are values of the call; `asked`: those that have words of the question.
+    `sees_table`: whether the name of the table without its schema is the table.
     """
 
     text: str
     source: Source
     arguments: Collection[str]
     asked: Collection[str]
+    sees_table: bool
     leaves: list[Leaf] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -291,8 +392,9 @@ class Query:
         return [one for one in self.tree.find_all(exp.Select) if not is_within(one)]
 
     def _is_source(self, node: exp.Expr) -> bool:
-        named = (name_of(node), name_of(node.args.get("db")) or self.source.schema)
-        return isinstance(node, exp.Table) and named == (self.source.name, self.source.schema)
+        schema = name_of(node.args.get("db"))
+        is_seen = schema == self.source.schema if schema else self.sees_table
+        return is_seen and isinstance(node, exp.Table) and name_of(node) == self.source.name
 
     def _reads(self, node: exp.Expr) -> bool:
         """Return whether a relation has rows of the table."""
@@ -326,7 +428,7 @@ class Query:
             if order is not None and not self._is_retrieval(order.expressions[0].this, select):
                 raise Unknown(f"it orders by {text_of(order.expressions[0])}")
         conditions = [one for one in conditions_of(select) if one != exp.true()]
-        words = [one for one in conditions if self._is_of_words(one)]
+        words = [one for one in conditions if self._is_of_words(one, select)]
         # "embedding is not null" is true of what a search by an embedding finds.
         kept = [
             one
@@ -348,20 +450,51 @@ class Query:
         kinds = {self.source.columns.get(name_of(one)) for one in condition.find_all(exp.Column)}
         return bool(kinds) and kinds <= {"vector", "halfvec"}
 
-    def _is_of_words(self, condition: exp.Expr) -> bool:
-        """Return whether a condition is `@@` or a rank of the question, or one or a distance."""
+    def _is_of_words(self, condition: exp.Expr, select: exp.Select) -> bool:
+        """Return whether a condition is `@@` of the question or its rank above 0, or a distance."""
         bare = condition.unnest()
         if isinstance(bare, exp.Or):
             sides = (bare.this, bare.expression)
-            return any(map(self._is_of_words, sides)) and all(
-                self._is_of_words(one) or _is_distance(one) for one in sides
+            return any(self._is_of_words(one, select) for one in sides) and all(
+                self._is_of_words(one, select) or _is_distance(one) for one in sides
             )
-        is_rank = isinstance(bare, exp.GT | exp.GTE) and _is_text(bare.this.unnest())
-        names = {name_of(one) for one in bare.find_all(exp.Column)} | {
-            f"${one.name}" for one in bare.find_all(exp.Parameter)
-        }
-        is_own = names <= {*self.arguments, *self.source.columns} - {*self.asked}
-        return bool(self.asked) and not is_own and (_operator(bare) in ("@@", "@@@") or is_rank)
+
+        is_asked = partial(self._is_asked, select=select)
+        if isinstance(bare, exp.GT) and bare.expression.name in ("0", "0.0"):
+            rank = bare.this.unnest()
+            return _is_text(rank) and any(is_plain(one, is_asked) for one in rank.expressions)
+        sides = (bare.this, bare.args.get("expression"))
+        return _operator(bare) in ("@@", "@@@") and any(
+            is_plain(words, is_asked) and is_plain(text) for words, text in (sides, sides[::-1])
+        )
+
+    def _is_asked(self, node: exp.Expr, select: exp.Select) -> bool:
+        """Return whether a name has words of the question, also by a relation of one row."""
+        if isinstance(node, exp.Parameter):
+            return f"${node.name}" in self.asked
+        table, name = table_of(node), name_of(node)
+        for relation in relations_of(select):
+            if table in ("", alias_of(relation)):
+                made, within = self._made(relation, name, select)
+                if made is not None:
+                    return is_plain(made, partial(self._is_asked, select=within))
+        names = {alias_of(one) for one in relations_of(select)}
+        return name in self.asked and table not in names and name not in self.source.columns
+
+    def _made(
+        self, relation: exp.Expr, name: str, select: exp.Select
+    ) -> tuple[exp.Expr | None, exp.Select]:
+        """Return what a column of a relation of one row is, and where that is written."""
+        alias = relation.args.get("alias")
+        columns = [name_of(one) for one in (alias.args.get("columns") if alias else None) or ()]
+        if isinstance(relation, exp.Table) and isinstance(relation.this, exp.Anonymous):
+            return relation.this if name in (alias_of(relation), *columns) else None, select
+        cte = self._ctes.get(name_of(relation)) if isinstance(relation, exp.Table) else None
+        inner = (cte.this if cte is not None else relation).unnest()
+        if not isinstance(inner, exp.Select) or relations_of(inner) or columns:
+            return None, select
+        named = [one.unalias() for one in inner.expressions if one.alias_or_name == name]
+        return next(iter(named), None), inner
 
     @cached_property
     def key(self) -> exp.Expr:
@@ -448,16 +581,51 @@ class Query:
             return text_of(node.args.get("count")) or "1"
         return "" if node is None else f"({text_of(node.expression)})"
 
-    def with_key(self) -> str:
-        """Return the query as it is written, with the key as its last column."""
-        return text_of(self.tree.copy().select(self.key, copy=False), pretty=True)
+    @property
+    def is_row(self) -> bool:
+        """Whether its columns are those of the table, also of later ones."""
+        own = relations_of(self.tree)
+        stars = [one for one in self.tree.expressions if one.is_star]
+        of = table_of(stars[0]) if stars else ""
+        found = [self._is_source(one) for one in own if of in ("", alias_of(one))]
+        return len(stars) == len(self.tree.expressions) == 1 and found == [True]
+
+    @property
+    def has_star(self) -> bool:
+        """Whether it shows all columns of something."""
+        return any(one.is_star for one in self.tree.expressions)
+
+    def _with_key(self, tree: exp.Select) -> str:
+        """Return the query with the key as its last column, or alone if it shows whole rows."""
+        if self.is_row:
+            tree.set("expressions", [])
+        return text_of(tree.select(self.key, copy=False), pretty=True)
+
+    def up_to(self, limit: str, *, is_page: bool) -> str:
+        """Return the query as it is written, with the key; of a page, all rows to its end."""
+        tree = self.tree.copy()
+        if is_page:
+            tree.set("offset", None)
+            # Rows of the same rank are on one page.
+            tree.order_by(self.key.copy(), copy=False)
+            bound = parsed(f"select {limit}")[0].expressions if limit else []
+            tree.set("limit", exp.Limit(expression=bound[0]) if bound else None)
+        return self._with_key(tree)
+
+    def _has_words(self, leaf: Leaf) -> exp.Expr:
+        """Return the condition that the search has found a row of a leaf by its words."""
+        hits = "(select hit.key from drop_in_hits as hit where hit.has_words)"
+        key = f"{quoted(leaf.alias)}.{quoted(self.source.key)}"
+        condition: exp.Expr = parsed(f"select {key} in {hits}")[0].expressions[0]
+        return condition
 
     def over(self, rows: str) -> str:
         """Return the query over other rows of the table, with the key as its last column.
 
-        Without its order and limits, and the conditions on the words of the question.
+        Without its order and limits; a condition on the words of the question is that the search
+        has found the row by them.
         """
-        key, tree = self.key, self.tree.copy()
+        tree = self.tree.copy()
         leaves = {id(one.select): one for one in self.leaves}
         pairs = zip(self.tree.find_all(exp.Select), tree.find_all(exp.Select), strict=True)
         for own, one in list(pairs):
@@ -467,13 +635,15 @@ class Query:
             if leaf is None:
                 continue
             for condition in list(conditions_of(one)):
-                if condition in leaf.words:
-                    condition.replace(exp.true())
+                parts = list(condition.walk()) if condition in leaf.words else []
+                for part in parts:
+                    if not isinstance(part.unnest(), exp.Or) and self._is_of_words(part, own):
+                        part.replace(self._has_words(leaf))
             for table in list(filter(self._is_source, relations_of(one))):
                 other = exp.table_(rows, alias=exp.to_identifier(leaf.alias, quoted=True))
                 other.set("joins", table.args.get("joins"))
                 table.replace(other)
-        return text_of(tree.select(key, copy=False), pretty=True)
+        return self._with_key(tree)
 
 
 def compared_with_claims(
@@ -488,7 +658,12 @@ def compared_with_claims(
                 if not isinstance(column, exp.Column) or value.find(exp.From):
                     continue
                 if is_about_users(text_of(value)) or name_of(value) in variables:
-                    keys = [one.this for one in value.find_all(exp.JSONPathKey)][::-1]
+                    paths = [one.expression for one in value.find_all(*_PATHS)][::-1]
+                    keys = [
+                        str(key.this)
+                        for path in paths
+                        for key in path.find_all(exp.JSONPathKey, exp.Literal)
+                    ]
                     select = column.parent_select
                     own = {
                         alias_of(x): name_of(x) for x in (relations_of(select) if select else ())

@@ -1,7 +1,7 @@
 -- 052_drop_ins: what the functions call that `second-brain adopt --calls` writes.
 -- Module: adoption.
--- Adds: the functions that return the keys of the best rows of an adoption. Locks nothing that
--- exists.
+-- Adds: the functions that return the keys of the best rows of an adoption, and one that keeps what
+-- a drop-in replaces. Locks nothing that exists.
 
 -- A drop-in replaces the retrieval of an old function alone: it reads the rows with these keys from
 -- the source with the rights and conditions of the old function, so that policies of the table
@@ -73,12 +73,13 @@ $$;
 
 -- The best rows of an adoption for a search (an object of arguments of
 -- hybrid_search_knowledge_chunks, with the conditions and keys of adopted_filters) as keys, with
--- their places. No embedding and no text: none. Of an embedding without a direction, any rows, as
--- the old function; beside a text, those of the text. seen_by: a role of the API, which gets the
--- rows that it can select. Raises 22023 for an argument out of bounds.
+-- their places, and whether they have words of the text. No embedding and no text: none. Of an
+-- embedding without a direction, any rows, as the old function; beside a text, those of the text.
+-- A threshold, weight or constant out of bounds is the nearest one within. seen_by: a role of the
+-- API, which gets the rows that it can select.
 create function knowledge_internal.adopted_hits(
   adoption_name text, embedding extensions.vector, search jsonb, seen_by name default null
-) returns table (key jsonb, place bigint)
+) returns table (key jsonb, place bigint, has_words boolean)
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp
 rows 20
 set standard_conforming_strings = on as $$
@@ -97,8 +98,12 @@ begin
       )
     )
   );
+  given.match_threshold := least(greatest(given.match_threshold, -1), 1);
+  given.rrf_k := least(greatest(given.rrf_k, 1e-30), 1e30);
+  given.text_weight := least(greatest(given.text_weight, 1e-30), 1e30);
+  given.vector_weight := least(greatest(given.vector_weight, 1e-30), 1e30);
   given.query_embedding := case
-    when extensions.vector_norm(embedding) > 0 then embedding
+    when (embedding operator(extensions.<=>) embedding) < 0.5 then embedding
     when not has_text
       then array_fill(1::real, array[extensions.vector_dims(embedding)])::extensions.vector
   end;
@@ -106,7 +111,7 @@ begin
     perform knowledge_internal.check_cost(given, seen_by = 'anon');
   end if;
   return query
-  select hit.source_row -> 'key', hit.ordinality
+  select hit.source_row -> 'key', hit.ordinality, hit.text_rank is not null
     from knowledge_internal.search(given, seen_by => seen_by) with ordinality as hit
    where hit.source_row ->> 'adoption' = adoption.name;
 end
@@ -117,7 +122,7 @@ $$;
 -- 42501 for a role without let_search.
 create function knowledge_internal.adopted_hits_for_caller(
   adoption_name text, embedding extensions.vector, search jsonb
-) returns table (key jsonb, place bigint)
+) returns table (key jsonb, place bigint, has_words boolean)
 -- definer: its caller may not call what it calls.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 rows 20 as $$
@@ -135,6 +140,55 @@ begin
   return query
   select hit.*
     from knowledge_internal.adopted_hits(adoption_name, embedding, search, caller) as hit;
+end
+$$;
+
+-- What create or replace changes of a function, as a hash.
+create function knowledge_internal.drop_in_hash(drop_in oid) returns text
+language sql stable security invoker set search_path = pg_catalog, pg_temp
+return (
+  select md5(
+           jsonb_build_array(
+             proc.prosrc, proc.proconfig, proc.prosecdef, proc.provolatile, proc.proisstrict,
+             proc.proleakproof, proc.proparallel, proc.procost, proc.prorows,
+             pg_get_expr(proc.proargdefaults, 0)
+           )::text
+         )
+    from pg_catalog.pg_proc as proc
+   where proc.oid = drop_in
+);
+
+-- Leaves the function that a drop-in replaces to its owner alone, whatever default privileges have
+-- granted, and says in its comment what it was, and which drop-in is in its place.
+create function knowledge_internal.keep_old_search(
+  kept regprocedure, drop_in regprocedure, adoption_name text
+) returns void
+language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $$
+declare
+  grantee text;
+begin
+  for grantee in
+    select distinct coalesce(nullif(granted.grantee, 0)::regrole::text, 'public')
+      from pg_catalog.pg_proc as proc
+     cross join aclexplode(coalesce(proc.proacl, acldefault('f', proc.proowner))) as granted
+     where proc.oid = kept and granted.grantee <> proc.proowner
+  loop
+    execute format('revoke all on function %s from %s', kept, grantee);
+  end loop;
+  execute format(
+    'comment on function %s is %s', kept,
+    (
+      select quote_literal(
+               format(
+                 'Was %s.%I before the adoption %s; its drop-in is %s.',
+                 proc.pronamespace::regnamespace, proc.proname, adoption_name,
+                 knowledge_internal.drop_in_hash(proc.oid)
+               )
+             )
+        from pg_catalog.pg_proc as proc
+       where proc.oid = drop_in
+    )
+  );
 end
 $$;
 
