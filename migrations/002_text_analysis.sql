@@ -387,6 +387,9 @@ create function knowledge_internal.letters_and_digits_apart(source text) returns
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on as $$
 begin
+  if translate(source, '0123456789', '') = source then
+    return source;
+  end if;
   return regexp_replace(
     source,
     '(?<=(?:^|\s)[-("]*)(?!\d+(?:st|nd|rd|th)\M)'
@@ -679,10 +682,14 @@ set standard_conforming_strings = on as $$
 declare
   words constant text := knowledge_internal.apart(phrase);
   -- Versions without v.
-  bare constant text := regexp_replace(phrase, '\mv(?=\d+\.\d)', '', 'gi');
+  bare constant text := case
+    when strpos(phrase, '.') > 0 then regexp_replace(phrase, '\mv(?=\d+\.\d)', '', 'gi')
+    else phrase
+  end;
   -- In a longer phrase, parts of two compounds would be neighbours.
   spaced constant text := case
-    when btrim(phrase) ~ '\s' then bare else knowledge_internal.letters_and_digits_apart(bare)
+    when strpos(btrim(translate(phrase, E'\t\n\r', '   ')), ' ') > 0 then bare
+    else knowledge_internal.letters_and_digits_apart(bare)
   end;
   condition tsquery := phraseto_tsquery(configuration, words);
   compound record;
@@ -704,9 +711,12 @@ begin
   end if;
   for compound in
     select plainto_tsquery(configuration, listed.joined)
-             || plainto_tsquery(configuration, regexp_replace(listed.joined, '^(?=\d+p\d)', 'v'))
-             as query,
-           listed.is_alone, listed.joined ~ '^v?\d+p\d' as is_version,
+             || case when strpos(listed.word, '.') > 0 then
+                  plainto_tsquery(
+                    configuration, regexp_replace(listed.joined, '^(?=\d+p\d)', 'v')
+                  ) else '' end as query,
+           listed.is_alone,
+           strpos(listed.word, '.') > 0 and listed.joined ~ '^v?\d+p\d' as is_version,
            0 = any (array[
              numnode(plainto_tsquery(configuration, split_part(listed.parts, ' ', 1))),
              numnode(plainto_tsquery(configuration, split_part(listed.parts, ' ', -1)))

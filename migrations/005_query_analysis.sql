@@ -331,7 +331,8 @@ begin
       continue when not (operand.is_excluded or operand.alternatives = any (required_groups));
       operand_query := case
         when operand.is_phrase or operand.is_excluded
-             or operand.source ~ '[0-9]' or knowledge_internal.joined(operand.source) <> '' then
+             or translate(operand.source, '0123456789', '') <> operand.source
+             or knowledge_internal.joined(operand.source) <> '' then
           knowledge_internal.phrase_query(
             configuration, operand.source, case when reads_distances then operand.further end
           )
@@ -649,9 +650,7 @@ $$;
 -- the whole, its parts count at most as words do, and what no chunk has counts for the confidence:
 -- the other parts, and the whole if it is an identifier or has a digit, which is found as spaced.
 create function knowledge_internal.weighed_readings(
-  wanted text,
-  configurations regconfig[],
-  expansions knowledge_internal.expansion[],
+  wanted text, configurations regconfig[], expansions knowledge_internal.expansion[],
   settings knowledge_internal.search_settings
 )
 returns table (
@@ -776,8 +775,9 @@ begin
          min(shared.spaced)
     from (
       select rated.*,
-             rated.group_frequency = 0 and rated.role in ('word', 'whole')
-               and (rated.lexeme ~ '\d' or rated.is_identifier) as is_absent,
+             rated.group_frequency = 0 and rated.role in ('word', 'whole') and (
+               translate(rated.lexeme, '0123456789', '') <> rated.lexeme or rated.is_identifier
+             ) as is_absent,
              case when translate(ltrim(rated.compound, 'v'), '0123456789.,''', '') = ''
                then number_share else whole_share
              end as of_whole,
@@ -821,9 +821,12 @@ declare
   -- That the question asks for its identifiers; else it mentions them, and what is not there of
   -- them counts as one word.
   is_subject constant boolean := (
-    select count(*) < other_words and wanted !~ '[?!][[:space:]]+[^[:space:]]'
+    select count(*) < other_words
+           and (
+             translate(wanted, '?!', '') = wanted or wanted !~ '[?!][[:space:]]+[^[:space:]]'
+           )
       from unnest(question.words, question.compounds) as said (word, compound)
-     where said.compound is null and said.word !~ '[0-9]'
+     where said.compound is null and translate(said.word, '0123456789', '') = said.word
        and not knowledge_internal.is_identifier(said.word)
   );
   quoted_words constant tsvector := (
@@ -844,7 +847,7 @@ begin
               cross join lateral knowledge_internal.phrase_query(
                       language.configuration, reading.spaced
                     ) as phrase (query)
-              where reading.spaced is not null and phrase.query::text ~ '<'
+              where reading.spaced is not null and strpos(phrase.query::text, '<') > 0
            ) end as spaced_query,
            row_number() over (order by reading.document_frequency, reading.lexeme) as place
       from knowledge_internal.weighed_readings(
@@ -1134,8 +1137,10 @@ declare
     '^\s*(?:(?:\(?(?![Oo]'')(?:[A-Za-z][a-z]*|[A-Z]+|[0-9]+)(?:''[a-z]{1,2})?[.,;:!?)]*'
     '|[.,;:!?]+)(?:\s+|$))+$';
   -- In prose, these are words, as in query_operands.
-  operators constant text := '(?<!\S)(?:-[[:alnum:]]|[oO][rR](?!\S))|'
-    || knowledge_internal.foreign_operators();
+  operators constant text := '(?<!\S)(?:-[[:alnum:]]|[oO][rR](?!\S))';
+  -- One of these is in each of foreign_operators, a slow expression.
+  signs constant text[] := '{%AND%,%NOT%,%NEAR%,%ADJ%,%AROUND%,%WITHIN%,%W/%,%W(%,%-(%,%--%,%!%,%+%'
+    ',%|%,%&%,%[%,"%{%",%*%,%~%,%^%,%:%}';
   configuration constant regconfig := settings.configurations[1];
   document_count constant double precision := settings.document_count;
   question knowledge_internal.question;
@@ -1148,6 +1153,9 @@ begin
     and strpos(query_text, '"') = 0
     and (
       query_text !~ operators
+      and (
+        query_text not like all (signs) or query_text !~ knowledge_internal.foreign_operators()
+      )
       or knowledge_internal.is_prose(query_text, '(?<!\S)(?:-\S+|or)(?!\S)')
     )
   ) is not true then
@@ -1199,7 +1207,9 @@ begin
       select lexeme.*, ('''' || lexeme.lexeme || '''')::tsquery as query,
              lexeme.occurrences * knowledge_internal.weight_of_word(
                document_count, least(lexeme.frequency, document_count)
-             ) * case when lexeme.frequency = 0 and lexeme.lexeme ~ '\d'
+             ) * case
+               when lexeme.frequency = 0
+                    and translate(lexeme.lexeme, '0123456789', '') <> lexeme.lexeme
                then knowledge_internal.absent_number() else 1 end as weight
         from lexeme
     )
