@@ -490,12 +490,21 @@ begin
         from unnest(question.vectors, question.weights) as listed (vector, weight)
     ),
     candidate as materialized (
-      select chunk.id, chunk.bm25, chunk.text_length
-        from public.knowledge_chunks as chunk
-       where chunk.status = 'active'
-         and chunk.content_tsv @@ coalesce(candidates, question.matching_query)
-         and (ended is null or (chunk.metadata @? ended) is not true)
-       order by chunk.bm25 operator(extensions.<#>) question.weight_vector, chunk.id
+      select matching.id, matching.bm25, matching.text_length
+        from (
+          select chunk.id, chunk.bm25, chunk.text_length
+            from public.knowledge_chunks as chunk
+           where chunk.status = 'active'
+             and chunk.content_tsv @@ coalesce(candidates, question.matching_query)
+           order by chunk.bm25 operator(extensions.<#>) question.weight_vector, chunk.id
+           limit case when ended is null then scored end
+        ) as matching
+       -- As a condition of the scan, it would be asked of each row that matches.
+       where ended is null
+          or not exists (
+               select from public.knowledge_chunks as chunk
+                where chunk.id = matching.id and chunk.metadata @? ended
+             )
        limit scored
     )
     select array_agg(rated.id order by rated.score desc, rated.id),
