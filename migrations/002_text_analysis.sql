@@ -734,13 +734,13 @@ begin
     condition := case
       when compound.is_one_word and compound.is_alone then compound.query
       when compound.is_one_word then condition && compound.query
-      -- That of release/2.4.1 stands inside another word.
+      -- The version in release/2.4.1 stands inside another word.
       when compound.is_alone and compound.is_version then condition || compound.query
       when compound.is_alone then condition || knowledge_internal.whole_words(compound.query)
       else condition
     end;
   end loop;
-  -- Not where a part is a stop word: S3 is not each 3.
+  -- If a part is a stop word, only the number would be left: S3 is not any 3.
   if spaced <> phrase
      and numnode(phraseto_tsquery(configuration, knowledge_internal.apart(spaced)))
          = numnode(phraseto_tsquery(configuration, words)) + 2 * (length(spaced) - length(bare))

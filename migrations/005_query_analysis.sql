@@ -135,7 +135,7 @@ begin
   return '(?<![^\s(])(?:(?:AND|(?:AND)?NOT)(?=[\s(":-])|[-!+][([{]|[-!+]*[!+](?=["[:alpha:]])'
     '|(?:&[&!]|[|]{1,2})(?=\s)'
     '|--(?=[[:alpha:]])|(?:O?NEAR|ADJ\d*)(?=\s)|(?:O?NEAR|AROUND|WITHIN|W)(?:/\d+|\(\d+\))'
-    '|[[:alpha:]_.]+:(?=[<>=])|\[\S+ TO (?=\S+\])|[*?](?=[[:alpha:]])'
+    '|[[:alpha:]_.]+:(?=[<>=])|\[\S+ TO (?=\S+\])|[*](?=[[:alpha:]])'
     '|(?:site|filetype|intitle|inurl|title|heading|content|body|author|category|label|tag|type'
     '|lang|status|repo|in|from|before|after|created|updated):(?=[[:alnum:]"]))'
     '|(?:(?<=[[:alpha:]]{2})(?:[*]|\^\d+)|(?<=[[:lower:]])~\d?|(?<=")(?:\^\d+|~))(?!\S)';
@@ -633,8 +633,8 @@ begin
 end
 $$;
 
--- How many words a number or identifier counts that no chunk has, for the confidence: another room
--- does not answer room 31.
+-- In the confidence, a number or identifier that no chunk has counts as so many words: room 29 is no
+-- answer for room 31.
 create function knowledge_internal.absent_number() returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
@@ -1138,7 +1138,7 @@ declare
     '|[.,;:!?]+)(?:\s+|$))+$';
   -- In prose, these are words, as in query_operands.
   operators constant text := '(?<!\S)(?:-[[:alnum:]]|[oO][rR](?!\S))';
-  -- One of these is in each of foreign_operators, a slow expression.
+  -- Each operator of foreign_operators contains one of these; that expression is slow.
   signs constant text[] := '{%AND%,%NOT%,%NEAR%,%ADJ%,%AROUND%,%WITHIN%,%W/%,%W(%,%-(%,%--%,%!%,%+%'
     ',%|%,%&%,%[%,"%{%",%*%,%~%,%^%,%:%}';
   configuration constant regconfig := settings.configurations[1];
