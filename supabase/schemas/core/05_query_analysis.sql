@@ -632,8 +632,8 @@ begin
 end
 $$;
 
--- In the confidence, a number or identifier that no chunk has counts as so many words: room 29 is no
--- answer for room 31.
+-- In the confidence, a number or identifier that no chunk has counts as so many words: room 29 is
+-- no answer for room 31.
 create function knowledge_internal.absent_number() returns float8
 language plpgsql immutable parallel safe security invoker set search_path = pg_catalog, pg_temp
 as $$
